@@ -1,0 +1,21 @@
+"""Every mistake a user can cause, as one line: what happened, which value, what to do."""
+
+
+class SightlineError(Exception):
+    """Base of all errors that are the input's fault and not ours."""
+
+
+class ConfigError(SightlineError):
+    """A recipe, an option or a command line that cannot be carried out."""
+
+
+class DataError(SightlineError):
+    """A dataset, captions file or results file that is missing, empty or contradicts itself."""
+
+
+class ImageError(SightlineError):
+    """A picture that cannot be opened, is too large, or is not a picture."""
+
+
+class CheckpointError(SightlineError):
+    """A model folder that is incomplete, damaged or does not fit."""

@@ -1,0 +1,128 @@
+"""What the parts hand to each other: features, decoder outputs and states, and the caption a user gets.
+
+Shapes: B photos, K captions (or beams) of each photo, T tokens, N places of the grid, D channels, V vocabulary.
+The K captions of one photo are neighbours: row ``b * K + k`` of any (B*K, ...) tensor belongs to photo ``b``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """What an encoder sees: vectors at places of a grid (row by row), and one vector for the whole photo."""
+
+    grid: Tensor  # (B, N, D); N may be 0 where only the pooled vector was kept
+    pooled: Tensor  # (B, D)
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return self.pooled.shape[0]
+
+    def to(self, *args: Any, **kwargs: Any) -> ImageFeatures:
+        return replace(self, grid=self.grid.to(*args, **kwargs), pooled=self.pooled.to(*args, **kwargs))
+
+    def __getitem__(self, index: slice) -> ImageFeatures:
+        return replace(self, grid=self.grid[index], pooled=self.pooled[index])
+
+
+@dataclass(frozen=True)
+class DecoderOutput:
+    """Teacher-forced outputs: ``logits[:, t]`` predicts the token after ``tokens[:, t]``."""
+
+    logits: Tensor  # (B*K, T, V)
+    attention: Tensor | None = None  # (B*K, T, N): where each predicted token looked
+    extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), place_log_prob, place_entropy
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Where a decoder stands between two steps.
+
+    ``photo`` holds what was computed once per photo (B rows: projected features, cross-attention keys and values);
+    beams never leave their photo, so it is neither copied nor reordered. ``beam`` holds one row per hypothesis.
+    """
+
+    photo: dict[str, Tensor]  # each (B, ...)
+    beam: dict[str, Tensor]  # each (B*K, ...)
+
+    def repeat(self, times: int) -> DecoderState:
+        """Each hypothesis ``times`` times, neighbours staying together."""
+        return replace(self, beam={name: value.repeat_interleave(times, 0) for name, value in self.beam.items()})
+
+    def reorder(self, rows: Tensor) -> DecoderState:
+        """Hypothesis i becomes what hypothesis ``rows[i]`` was."""
+        return replace(self, beam={name: value.index_select(0, rows) for name, value in self.beam.items()})
+
+    def keep(self, photos: Tensor, rows: Tensor) -> DecoderState:
+        """Only these photos, with these hypotheses: finished photos cost nothing more."""
+        return DecoderState(
+            {name: value.index_select(0, photos) for name, value in self.photo.items()},
+            {name: value.index_select(0, rows) for name, value in self.beam.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a caption: how sure the model was, and where it looked."""
+
+    text: str
+    probability: float
+    attention: np.ndarray | None = None  # (height, width), of the grid
+    gate: float | None = None  # the soft-attention gate: how much the photo, not the language, decided
+    alternatives: tuple[tuple[str, float], ...] = ()  # runners-up with their probabilities
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a photo shows, in words, with each word's score; ``finished`` is False where the length limit cut it."""
+
+    text: str
+    words: tuple[Word, ...]
+    score: float  # log-probability of the whole caption, end included
+    finished: bool = True
+    source: str = ""
+    others: tuple[Caption, ...] = ()  # the rest of the n-best list
+
+    @property
+    def confidence(self) -> float:
+        """Geometric mean of the words' probabilities, between 0 and 1."""
+        import math
+
+        return math.exp(self.score / max(1, len(self.words) + int(self.finished)))
+
+    def sentence(self) -> str:
+        """For a person to read: a capital letter and a full stop."""
+        text = self.text.strip(" .")
+        return text[:1].upper() + text[1:] + "." if text else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the attention maps."""
+        return {
+            "source": self.source,
+            "caption": self.text,
+            "confidence": round(self.confidence, 4),
+            "finished": self.finished,
+            "words": [{"text": word.text, "probability": round(word.probability, 4)} for word in self.words],
+            **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An input that could not be captioned, and why."""
+
+    source: str
+    reason: str
+
+
+def chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
