@@ -1,0 +1,66 @@
+"""Several decoders of one vocabulary acting as one: at every step their probabilities are averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sightline.decoding.trail import Features, StepDecoder
+from sightline.errors import ConfigError
+from sightline.types import DecoderState, ImageFeatures
+
+
+class Ensemble:
+    """Has ``start`` and ``step`` like any decoder. Members may look through different encoders."""
+
+    def __init__(self, members: Sequence[StepDecoder]) -> None:
+        if not members:
+            raise ConfigError("an ensemble has no members; give at least one decoder")
+        self.members = tuple(members)
+
+    def start(self, features: Features) -> DecoderState:
+        """``features``: one for all members, or one for each in their order."""
+        each = [features] * len(self.members) if isinstance(features, ImageFeatures) else list(features)
+        if len(each) != len(self.members):
+            raise ConfigError(f"{len(self.members)} decoders but {len(each)} sets of features; give one or as many")
+        if len({len(seen) for seen in each}) > 1:
+            raise ConfigError(f"the features are of {[len(seen) for seen in each]} photos; give all the same photos")
+        return _join([member.start(seen) for member, seen in zip(self.members, each)])
+
+    def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
+        """Logits are logarithms of the members' mean probabilities; extras are averaged where they agree in shape."""
+        steps = [member.step(token, own) for member, own in zip(self.members, self._split(state))]
+        sizes = [logits.shape[1] for logits, _, _ in steps]
+        if len(set(sizes)) > 1:
+            raise ConfigError(f"the ensemble's vocabularies have {sizes} tokens; use models trained with one tokenizer")
+        stacked = torch.stack([logits.float().log_softmax(1) for logits, _, _ in steps])  # (members, R, V)
+        logits = stacked.logsumexp(0) - math.log(len(steps))
+        return logits, _join([own for _, own, _ in steps]), _mean_extras([extras for _, _, extras in steps])
+
+    def _split(self, state: DecoderState) -> list[DecoderState]:
+        return [
+            DecoderState(_of_member(state.photo, number), _of_member(state.beam, number))
+            for number in range(len(self.members))
+        ]
+
+
+def _join(states: Sequence[DecoderState]) -> DecoderState:
+    """One state whose names carry their member's number, so that reordering and dropping need not know of members."""
+    return DecoderState(
+        {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.photo.items()},
+        {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.beam.items()},
+    )
+
+
+def _of_member(values: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    prefix = f"{number}."
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _mean_extras(extras: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Grids of different encoders do not lie over each other, so only values of one shape are averaged."""
+    alike = [name for name in extras[0] if len({own[name].shape if name in own else None for own in extras}) == 1]
+    return {name: torch.stack([own[name] for own in extras]).mean(0) for name in alike}

@@ -1,0 +1,409 @@
+"""Decoding against what it must equal: enumeration, plain greedy loops, one photo at a time, known probabilities."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sightline.decoding import DecodingOptions, Ensemble, decode, sample
+from sightline.decoding.filters import drawing_weights
+from sightline.errors import CheckpointError, ConfigError
+from sightline.types import DecoderState, ImageFeatures
+
+PAD, START, END, UNKNOWN = range(4)
+
+
+class ToyDecoder(nn.Module):
+    """A GRU that starts from the pooled vector and looks at the grid; ``sharpness`` spreads its probabilities."""
+
+    def __init__(self, vocabulary: int = 9, width: int = 8, seed: int = 0, sharpness: float = 3.0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.cell = nn.GRUCell(width, width)
+        self.output = nn.Linear(width, vocabulary)
+        self.sharpness = sharpness
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        return DecoderState({"grid": features.grid}, {"hidden": features.pooled})
+
+    def step(self, token: Tensor, state: DecoderState):
+        hidden = self.cell(self.embedding(token), state.beam["hidden"])
+        beams = len(token) // len(state.photo["grid"])
+        grid = state.photo["grid"].repeat_interleave(beams, 0)
+        attention = (grid @ hidden[:, :, None]).squeeze(2).softmax(1)
+        logits = self.sharpness * self.output(hidden + (attention[:, :, None] * grid).sum(1))
+        return logits, DecoderState(state.photo, {"hidden": hidden}), {"attention": attention, "gate": hidden[:, 0]}
+
+
+class Chain:
+    """Next-token probabilities that depend on the last token only; photos are all alike."""
+
+    def __init__(self, table: Tensor):
+        self.table = table
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        return DecoderState({}, {"none": torch.zeros(len(features), 1)})
+
+    def step(self, token: Tensor, state: DecoderState):
+        return self.table[token], state, {}
+
+
+def photos(count: int, width: int = 8, seed: int = 1) -> ImageFeatures:
+    generator = torch.Generator().manual_seed(seed)
+    return ImageFeatures(
+        torch.randn(count, 6, width, generator=generator), torch.randn(count, width, generator=generator), 2, 3
+    )
+
+
+def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
+    """The model's own log-probability of each token, one photo, step by step."""
+    state, previous, log_probs = decoder.start(features), START, []
+    for token in tokens:
+        logits, state, _ = decoder.step(torch.tensor([previous]), state)
+        log_probs.append(logits.log_softmax(1)[0, token].item())
+        previous = token
+    return log_probs
+
+
+def texts(captions) -> list[list[list[int]]]:
+    return [[hypothesis.tokens for hypothesis in photo] for photo in captions]
+
+
+FILTERS = [
+    {},
+    {"min_length": 4},
+    {"no_repeat_ngram": 1},
+    {"no_repeat_ngram": 2, "min_length": 5},
+    {"allow_unknown": True, "length_penalty": 0.0},
+]
+
+
+@torch.no_grad()
+def greedy(decoder, features: ImageFeatures, options: DecodingOptions) -> tuple[list[int], bool]:
+    """Written apart from the library, one photo, one token at a time."""
+    state, tokens, previous = decoder.start(features), [], START
+    for _ in range(options.max_length - 1):
+        logits, state, _ = decoder.step(torch.tensor([previous]), state)
+        scores = logits[0].clone()
+        scores[[PAD, START]] = -torch.inf
+        if not options.allow_unknown:
+            scores[UNKNOWN] = -torch.inf
+        if len(tokens) < options.min_length:
+            scores[END] = -torch.inf
+        size = options.no_repeat_ngram
+        if size:
+            runs = [tokens[at : at + size] for at in range(len(tokens) - size + 1)]
+            for token in range(4, len(scores)):
+                if [*tokens[len(tokens) - size + 1 :], token] in runs:
+                    scores[token] = -torch.inf
+        previous = END if scores.max() == -torch.inf else int(scores.argmax())
+        if previous == END:
+            return tokens, True
+        tokens.append(previous)
+    return tokens, False
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.5])
+def test_a_wide_beam_finds_what_enumeration_finds(penalty):
+    decoder, features = ToyDecoder(vocabulary=7), photos(3)
+    options = DecodingOptions(beam=200, candidates=12, max_length=5, length_penalty=penalty)
+    found = decode(decoder, features, options)
+    for number in range(3):
+        scored = []
+        for length in range(4):
+            for tokens in itertools.product([4, 5, 6], repeat=length):
+                log_probs = sequence_log_probs(decoder, features[number : number + 1], [*tokens, END])
+                scored.append((sum(log_probs) / (length + 1) ** penalty, list(tokens), log_probs))
+        scored.sort(reverse=True)
+        for hypothesis, (score, tokens, log_probs) in zip(found[number], scored):
+            assert hypothesis.tokens == tokens
+            assert hypothesis.score == pytest.approx(score, abs=1e-5)
+            assert hypothesis.log_probs == pytest.approx(log_probs, abs=1e-5)
+        assert len(found[number]) == 12
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_a_beam_of_one_is_greedy_search(filters):
+    decoder, features = ToyDecoder(), photos(30)
+    options = DecodingOptions(beam=1, max_length=9, **filters)
+    found = decode(decoder, features, options)
+    for number in range(30):
+        [hypothesis] = found[number]
+        assert (hypothesis.tokens, hypothesis.finished) == greedy(decoder, features[number : number + 1], options)
+
+
+@pytest.mark.parametrize("filters", [*FILTERS, {"sample": True, "top_p": 0.9, "temperature": 1.3}])
+def test_a_batch_gives_what_each_photo_gives_alone(filters):
+    decoder, features = ToyDecoder(), photos(40)
+    options = DecodingOptions(beam=3, candidates=3, max_length=12, alternatives=2, **filters)
+    together = decode(decoder, features, options)
+    assert len({len(photo[0].tokens) for photo in together}) > 1  # photos end, and are dropped, at different steps
+    for number, photo in enumerate(together):
+        [alone] = decode(decoder, features[number : number + 1], options)
+        assert texts([photo]) == texts([alone])
+        for one, other in zip(photo, alone):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            torch.testing.assert_close(one.attention, other.attention)
+            assert [[token for token, _ in step] for step in one.alternatives] == [
+                [token for token, _ in step] for step in other.alternatives
+            ]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"sample": True, "temperature": 2.0, "top_k": 4}])
+def test_log_probs_attention_and_gate_are_the_models_own_along_the_caption(options):
+    decoder, features = ToyDecoder(), photos(10)
+    found = decode(decoder, features, DecodingOptions(beam=4, candidates=4, max_length=10, **options))
+    for number, photo in enumerate(found):
+        for hypothesis in photo:
+            one = features[number : number + 1]
+            tokens = hypothesis.tokens + [END] * hypothesis.finished
+            assert hypothesis.log_probs == pytest.approx(sequence_log_probs(decoder, one, tokens), abs=1e-5)
+            assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs) / len(tokens) ** 0.7, abs=1e-5)
+            state = decoder.start(one)
+            for place, token in enumerate([START, *hypothesis.tokens][:-1] if hypothesis.tokens else []):
+                _, state, extras = decoder.step(torch.tensor([token]), state)
+                torch.testing.assert_close(hypothesis.attention[place], extras["attention"][0])
+                torch.testing.assert_close(hypothesis.gate[place], extras["gate"][0])
+            assert hypothesis.attention.shape == (len(hypothesis.tokens), 6)
+
+
+def test_n_best_lists_are_sorted_and_distinct():
+    for photo in decode(ToyDecoder(), photos(20), DecodingOptions(beam=5, candidates=5, max_length=8)):
+        assert len(photo) == 5
+        assert len({tuple(hypothesis.tokens) for hypothesis in photo}) == 5
+        order = [(hypothesis.finished, hypothesis.score) for hypothesis in photo]
+        assert order == sorted(order, reverse=True)
+
+
+def test_asking_for_more_candidates_keeps_the_best_one():
+    decoder, features = ToyDecoder(), photos(30)
+    one = decode(decoder, features, DecodingOptions(beam=4, max_length=10))
+    four = decode(decoder, features, DecodingOptions(beam=4, max_length=10, candidates=4))
+    assert [photo[0].tokens for photo in one] == [photo[0].tokens for photo in four]
+
+
+def test_lengths_stay_within_bounds_and_special_ids_never_appear():
+    for sampled in (False, True):
+        options = DecodingOptions(min_length=3, max_length=7, candidates=3, sample=sampled)
+        for photo in decode(ToyDecoder(sharpness=1.0), photos(30), options):
+            for hypothesis in photo:
+                assert 3 <= len(hypothesis.tokens) <= (5 if hypothesis.finished else 6)
+                assert min(hypothesis.tokens) >= 4
+
+
+def test_unknown_appears_only_where_allowed():
+    table = torch.zeros(6, 6)
+    table[:, UNKNOWN] = 5.0
+    for sampled in (False, True):
+        options = DecodingOptions(beam=1, sample=sampled, max_length=6)
+        assert UNKNOWN not in decode(Chain(table), photos(1), options)[0][0].tokens
+        assert UNKNOWN in decode(Chain(table), photos(1), replace(options, allow_unknown=True))[0][0].tokens
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_run_of_tokens_repeats(size):
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
+    table[:, END] = -3.0
+    for sampled in (False, True):
+        options = DecodingOptions(no_repeat_ngram=size, max_length=20, candidates=3, sample=sampled)
+        for hypothesis in decode(Chain(table), photos(1), options)[0]:
+            runs = [tuple(hypothesis.tokens[at : at + size]) for at in range(len(hypothesis.tokens) - size + 1)]
+            assert len(runs) == len(set(runs))
+
+
+def test_a_caption_that_cannot_go_on_without_repeating_ends():
+    options = DecodingOptions(beam=2, no_repeat_ngram=1, min_length=10, max_length=15)
+    for sampled in (False, True):
+        hypothesis = decode(Chain(torch.zeros(6, 6)), photos(2), replace(options, sample=sampled))[1][0]
+        assert sorted(hypothesis.tokens) == [4, 5]
+        assert hypothesis.finished
+
+
+def test_a_cut_caption_is_kept_and_marked():
+    table = torch.zeros(6, 6)
+    table[:, END] = -30.0
+    for sampled in (False, True):
+        options = DecodingOptions(beam=2, candidates=2, max_length=6, sample=sampled)
+        for hypothesis in decode(Chain(table), photos(3), options)[2]:
+            assert not hypothesis.finished
+            assert len(hypothesis.tokens) == len(hypothesis.log_probs) == 5
+
+
+def test_any_finished_caption_comes_before_a_cut_one():
+    table = torch.full((6, 6), -20.0)
+    table[START, 4], table[START, END] = 0.0, -2.0  # ends at once with a lower score than going on for ever
+    table[4, 4] = table[5, 5] = 5.0
+    first, second = decode(Chain(table), photos(1), DecodingOptions(beam=2, candidates=2, max_length=6))[0]
+    assert (first.tokens, first.finished) == ([], True)
+    assert (second.tokens, second.finished) == ([4] * 5, False)
+    assert second.score > first.score
+
+
+def test_a_beam_wider_than_the_vocabulary_returns_what_exists():
+    table = torch.zeros(5, 5)
+    found = decode(Chain(table), photos(2), DecodingOptions(beam=50, candidates=50, max_length=4))
+    assert texts(found) == [[[], [4], [4, 4], [4, 4, 4]]] * 2
+
+
+def test_alternatives_are_the_likeliest_other_tokens():
+    table = torch.tensor([[0.0, 0.0, 1.0, 9.0, 2.0, 4.0, 3.0]]).repeat(7, 1)
+    options = DecodingOptions(beam=1, max_length=4, alternatives=2)
+    [hypothesis] = decode(Chain(table), photos(1), options)[0]
+    probabilities = table[0].softmax(0).tolist()
+    assert hypothesis.tokens == [5, 5, 5]
+    for step in hypothesis.alternatives:
+        assert [token for token, _ in step] == [6, 4]
+        assert [probability for _, probability in step] == pytest.approx([probabilities[6], probabilities[4]])
+
+
+def test_attention_can_be_left_out_and_no_photos_give_no_captions():
+    [[hypothesis]] = decode(ToyDecoder(), photos(1), DecodingOptions(want_attention=False))
+    assert hypothesis.attention is None
+    assert hypothesis.gate is None
+    assert decode(ToyDecoder(), photos(0)) == []
+
+
+def test_weights_that_are_not_numbers_are_reported():
+    for sampled in (False, True):
+        with pytest.raises(CheckpointError, match="2 of 2 captions"):
+            decode(Chain(torch.full((6, 6), torch.nan)), photos(2), DecodingOptions(sample=sampled))
+    with pytest.raises(CheckpointError, match="not finite"):
+        sample(Chain(torch.full((6, 6), torch.nan)), photos(2), 3, DecodingOptions(sample=True))
+
+
+# Ensembles
+
+
+def test_an_ensemble_of_two_alike_is_one():
+    decoder, features, options = ToyDecoder(), photos(10), DecodingOptions(candidates=3)
+    one, two = decode(decoder, features, options), decode([decoder, decoder], features, options)
+    assert texts(one) == texts(two)
+    for single, double in zip(itertools.chain(*one), itertools.chain(*two)):
+        assert single.log_probs == pytest.approx(double.log_probs, abs=1e-5)
+        torch.testing.assert_close(single.attention, double.attention)
+
+
+@torch.no_grad()
+def test_an_ensemble_averages_probabilities_and_each_member_sees_its_features():
+    members, each = [ToyDecoder(seed=1), ToyDecoder(seed=2)], [photos(2, seed=1), photos(2, seed=2)]
+    ensemble = Ensemble(members)
+    token = torch.tensor([START, START])
+    logits, state, extras = ensemble.step(token, ensemble.start(each))
+    apart = [member.step(token, member.start(features)) for member, features in zip(members, each)]
+    mean = sum(own.softmax(1) for own, _, _ in apart) / 2
+    torch.testing.assert_close(logits.exp(), mean)
+    torch.testing.assert_close(extras["attention"], (apart[0][2]["attention"] + apart[1][2]["attention"]) / 2)
+    assert set(state.beam) == {"0.hidden", "1.hidden"}
+    assert decode(members, each)[0][0].tokens
+
+
+def test_an_ensemble_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="no members"):
+        Ensemble([])
+    with pytest.raises(ConfigError, match=r"\[9, 8\]"):
+        decode([ToyDecoder(9), ToyDecoder(8)], photos(1))
+    with pytest.raises(ConfigError, match="2 decoders but 3"):
+        decode([ToyDecoder(), ToyDecoder()], [photos(1)] * 3)
+    with pytest.raises(ConfigError, match=r"\[1, 2\] photos"):
+        decode([ToyDecoder(), ToyDecoder()], [photos(1), photos(2)])
+
+
+# Sampling
+
+
+def test_samples_are_laid_out_as_encoded_captions_and_may_be_trained_on():
+    decoder = ToyDecoder(sharpness=1.0)
+    options = DecodingOptions(sample=True, max_length=6)
+    tokens = sample(decoder, photos(5), 4, options, torch.Generator().manual_seed(0))
+    assert tokens.shape[0] == 20
+    assert tokens.shape[1] <= 6
+    for row in tokens.tolist():
+        assert row[0] == START
+        body = row[1:]
+        if END in body:
+            end = body.index(END)
+            assert min([4, *body[:end]]) >= 4
+            assert set(body[end + 1 :]) <= {PAD}
+        else:
+            assert min(body) >= 4
+            assert len(row) == 6
+    decoder.embedding(tokens).sum().backward()
+
+
+def test_sampling_frequencies_match_probabilities():
+    table = torch.tensor([0.0, 0.0, 0.5, 0.0, 1.0, 2.0, -1.0]).repeat(7, 1)
+    options = DecodingOptions(sample=True, max_length=3)
+    tokens = sample(Chain(table), photos(100), 200, options, torch.Generator().manual_seed(0))
+    expected = table[0, [END, 4, 5, 6]].softmax(0)  # what is left once pad, start and unknown are out
+    first = torch.bincount(tokens[:, 1], minlength=7)[[END, 4, 5, 6]] / len(tokens)
+    torch.testing.assert_close(first, expected, atol=0.015, rtol=0)
+    going_on = tokens[tokens[:, 1] != END]
+    second = torch.bincount(going_on[:, 2], minlength=7)[[END, 4, 5, 6]] / len(going_on)
+    torch.testing.assert_close(second, expected, atol=0.015, rtol=0)
+
+
+def test_top_k_and_top_p_leave_the_right_tokens():
+    log_probs = torch.tensor([[0.1, 0.4, 0.3, 0.15, 0.05]]).log()
+    kept = {
+        ("top_k", 2): [1, 2],
+        ("top_p", 0.65): [1, 2],
+        ("top_p", 0.75): [1, 2, 3],
+        ("top_p", 1e-6): [1],
+        ("top_k", 9): [0, 1, 2, 3, 4],
+    }
+    for (name, value), tokens in kept.items():
+        weights = drawing_weights(log_probs, DecodingOptions(sample=True, **{name: value}))
+        assert weights[0].nonzero().flatten().tolist() == tokens
+        ratio = weights[0, tokens] / log_probs.exp()[0, tokens]
+        torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+    both = drawing_weights(log_probs, DecodingOptions(sample=True, top_k=3, top_p=0.5))
+    assert both[0].nonzero().flatten().tolist() == [1, 2]
+
+
+def test_low_temperature_draws_the_greedy_caption():
+    decoder, features = ToyDecoder(), photos(10)
+    drawn = decode(decoder, features, DecodingOptions(sample=True, temperature=1e-4, max_length=8))
+    assert texts(drawn) == texts(decode(decoder, features, DecodingOptions(beam=1, max_length=8)))
+
+
+def test_seeds_reproduce_and_differ():
+    decoder, features = ToyDecoder(sharpness=1.0), photos(10)
+    options = DecodingOptions(sample=True, candidates=3)
+    assert texts(decode(decoder, features, options)) == texts(decode(decoder, features, options))
+    assert texts(decode(decoder, features, options)) != texts(decode(decoder, features, replace(options, seed=1)))
+    one, again, other = (sample(decoder, features, 3, options, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert one.shape != other.shape or not torch.equal(one, other)
+
+
+# Options
+
+
+def test_all_conflicts_are_reported_at_once():
+    with pytest.raises(ConfigError) as error:
+        DecodingOptions(beam=0, max_length=10, min_length=9, candidates=4, temperature=0.5, top_p=0.0)
+    for name in ("beam is 0", "min_length is 9", "candidates is 4", "temperature", "top_p is 0.0"):
+        assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beam": "3"}, {"beam": True}, {"beam": 2.5}, {"beam": 10**6}, {"length_penalty": -1.0}, {"seed": 2**64},
+        {"length_penalty": float("nan")}, {"max_length": 2}, {"min_length": -1}, {"no_repeat_ngram": -1},
+        {"sample": 1}, {"sample": True, "temperature": 0.0}, {"sample": True, "temperature": float("nan")},
+        {"sample": True, "top_p": 1.5}, {"sample": True, "top_k": -1}, {"top_k": 5}, {"candidates": 0},
+        {"alternatives": -1},
+    ],
+)  # fmt: skip
+def test_impossible_options_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(reversed(wrong))):
+        DecodingOptions(**wrong)
