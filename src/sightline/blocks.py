@@ -1,0 +1,106 @@
+"""Pre-norm transformer blocks shared by the patch encoder and the transformer decoder.
+
+Queries, keys and values have no bias and the output projection has one: with that, source 001's parameter counts
+(197,888 per encoder block, 263,808 per decoder block at width 128) come out exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    """Multi-head attention with separate key/value preparation, so that they can be computed once and kept."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.output = nn.Linear(width, width)
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, D) to keys and values, each (B, heads, N, D / heads)."""
+        keys, values = self.key_value(memory).chunk(2, dim=-1)
+        return self._split(keys), self._split(values)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(
+            self._split(self.query(x)), keys, values, dropout_p=dropout, is_causal=causal
+        )
+        return self.output(self._join(mixed))
+
+    def with_weights(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``forward`` without dropout, and the attention weights (B, heads, T, N)."""
+        query = self._split(self.query(x))
+        weights = (query @ keys.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+        return self.output(self._join(weights @ values)), weights
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        return x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)  # (B, heads, T, D / heads)
+
+    @staticmethod
+    def _join(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(2)  # (B, T, D)
+
+
+class FeedForward(nn.Sequential):
+    def __init__(self, width: int, hidden: int, dropout: float):
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width))
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention over places, then a feed-forward network."""
+
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.feedforward = FeedForward(width, 4 * width, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.attention_norm(x)
+        x = x + self.dropout(self.attention(normed, *self.attention.keys_values(normed)))
+        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention over words, cross-attention to the photo, then a feed-forward network."""
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float):
+        super().__init__()
+        self.self_norm = nn.LayerNorm(width)
+        self.self_attention = Attention(width, heads, dropout)
+        self.cross_norm = nn.LayerNorm(width)
+        self.cross_attention = Attention(width, heads, dropout)
+        self.feedforward_norm = nn.LayerNorm(width)
+        self.feedforward = FeedForward(width, feedforward, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """All words at once. x (B*K, T, D); keys, values (B, heads, N, d): the K captions of a photo share them."""
+        normed = self.self_norm(x)
+        x = x + self.dropout(self.self_attention(normed, *self.self_attention.keys_values(normed), causal=True))
+        x = x + self.dropout(self._cross(self.cross_norm(x), keys, values))
+        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+
+    def _cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        shared = x.reshape(keys.shape[0], -1, x.shape[-1])  # (B, K*T, D)
+        return self.cross_attention(shared, keys, values).view_as(x)
+
+    def step(self, x: Tensor, past: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One word more. x (R, 1, D), past (R, 2, heads, t, d); returns x, the longer past, weights (R, heads, N)."""
+        normed = self.self_norm(x)
+        past = torch.cat([past, torch.stack(self.self_attention.keys_values(normed), dim=1)], dim=3)
+        x = x + self.self_attention(normed, past[:, 0], past[:, 1])
+        shared = self.cross_norm(x).reshape(keys.shape[0], -1, x.shape[-1])  # (B, K, D): beams are the queries
+        mixed, weights = self.cross_attention.with_weights(shared, keys, values)
+        x = x + mixed.view_as(x)
+        x = x + self.feedforward(self.feedforward_norm(x))
+        return x, past, weights.transpose(1, 2).flatten(0, 1)  # (B, heads, K, N) to (R, heads, N)

@@ -1,0 +1,190 @@
+"""Batches of photos with their captions, the same under a seed whatever the number of workers or processes.
+
+An epoch is planned first (which photos, which of their captions), then every batch is built on its own from the plan,
+its randomness seeded by its number. So any batch can be built by any worker, and a resumed run starts at any batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from sightline.data.dataset import Example
+from sightline.errors import ConfigError
+from sightline.images import Preprocess, open_image
+from sightline.types import ImageFeatures
+
+Photos = Tensor | ImageFeatures
+PhotoSource = Callable[[Sequence[int], random.Random], Photos]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B photos and (B*K, T) tokens, start first; a caption that is all padding is a place left empty.
+
+    The two counts are those of the whole batch over all processes, divided by the number of processes: a sum of losses
+    divided by them and averaged over processes is the mean over the whole batch.
+    """
+
+    photos: Photos
+    tokens: Tensor
+    indices: tuple[int, ...]
+    token_count: float
+    caption_count: float
+    teacher: Photos | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        teacher = None if self.teacher is None else self.teacher.to(device)
+        return replace(self, photos=self.photos.to(device), tokens=self.tokens.to(device), teacher=teacher)
+
+
+class PixelPhotos:
+    """Photos as pixels, augmented anew each time if asked."""
+
+    def __init__(self, examples: Sequence[Example], preprocess: Preprocess, augment: bool = False):
+        self.paths = [example.image for example in examples]
+        self.preprocess, self.augment = preprocess, augment
+
+    def __call__(self, indices: Sequence[int], chance: random.Random) -> Tensor:
+        return torch.stack([self._pixels(index, chance) for index in indices])
+
+    def _pixels(self, index: int, chance: random.Random) -> Tensor:
+        image = open_image(self.paths[index])
+        if not self.augment:
+            return self.preprocess(image)
+        return self.preprocess.augmented(image, torch.Generator().manual_seed(chance.getrandbits(63)))
+
+
+class CachedPhotos:
+    """Photos as cached features, one of their views at random."""
+
+    def __init__(self, cache: Any):
+        self.cache = cache
+
+    def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
+        return self.cache.features(indices, [chance.randrange(self.cache.views) for _ in indices])
+
+
+class CaptionLoader:
+    """Iterate with ``epoch(number, skip)``; ``len`` is the number of batches of an epoch."""
+
+    def __init__(
+        self,
+        captions: Sequence[Sequence[Sequence[int]]],  # of each photo, each caption as token ids
+        source: PhotoSource,
+        batch_size: int,
+        choice: Literal["random", "all", "fixed"] = "random",
+        per_photo: int = 1,
+        by_length: bool = False,
+        seed: int = 0,
+        workers: int = 0,
+        process: int = 0,
+        processes: int = 1,
+        pad: int = 0,
+        teacher: PhotoSource | None = None,
+    ):
+        if by_length and choice == "random" and per_photo > 1:
+            raise ConfigError(
+                "data.by_length batches single captions: set data.captions_per_photo=1 or data.captions='all'"
+            )
+        if batch_size < processes:
+            raise ConfigError(f"training.batch_size={batch_size} is smaller than the number of processes, {processes}")
+        self.captions, self.source, self.teacher = captions, source, teacher
+        self.batch_size, self.choice, self.per_photo, self.by_length = batch_size, choice, per_photo, by_length
+        self.seed, self.workers, self.pad = seed, workers, pad
+        self.process, self.processes = process, processes
+
+    def __len__(self) -> int:
+        return len(self._plan(0))
+
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch ``skip`` on."""
+        built = _Planned(self, number, self._plan(number))
+        remaining = range(skip, len(built))
+        if self.workers == 0:
+            yield from (built[index] for index in remaining)
+            return
+        yield from DataLoader(built, batch_size=None, sampler=list(remaining), num_workers=self.workers)
+
+    def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
+        """Batches of (photo, its chosen captions)."""
+        chance = random.Random(f"{self.seed}/{epoch}")
+        chosen = [(photo, self._choose(photo, chance)) for photo in range(len(self.captions))]
+        if self.by_length:
+            return self._by_length([(photo, [caption]) for photo, picks in chosen for caption in picks], chance)
+        chance.shuffle(chosen)
+        return _cut(chosen, self.batch_size)
+
+    def _choose(self, photo: int, chance: random.Random) -> list[int]:
+        count = len(self.captions[photo])
+        if self.choice == "all":
+            return list(range(count))
+        wanted = min(self.per_photo, count)
+        return chance.sample(range(count), wanted) if self.choice == "random" else list(range(wanted))
+
+    def _by_length(
+        self, pairs: list[tuple[int, list[int]]], chance: random.Random
+    ) -> list[list[tuple[int, list[int]]]]:
+        """Batches whose captions have one length (the last ones of a length share a batch with their neighbours)."""
+        chance.shuffle(pairs)
+        lengths: dict[int, list[tuple[int, list[int]]]] = {}
+        for photo, picks in pairs:
+            lengths.setdefault(len(self.captions[photo][picks[0]]), []).append((photo, picks))
+        full, rest = [], []
+        for length in sorted(lengths):
+            batches = _cut(lengths[length], self.batch_size)
+            full += [batch for batch in batches if len(batch) == self.batch_size]
+            rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
+        batches = full + _cut(rest, self.batch_size)
+        chance.shuffle(batches)
+        return batches
+
+    def build(self, epoch: int, number: int, plan: list[tuple[int, list[int]]]) -> Batch:
+        tokens = sum(len(self.captions[photo][pick]) - 1 for photo, picks in plan for pick in picks)
+        count = sum(len(picks) for _, picks in plan)
+        # Every process takes its share of the photos; a process may be left with none of a small last batch.
+        mine = plan[self.process :: self.processes] or plan[:1]
+        idle = len(plan) <= self.process
+        chance = random.Random(f"{self.seed}/{epoch}/{number}/{self.process}")
+        indices = [photo for photo, _ in mine]
+        captions = [[] if idle else [self.captions[photo][pick] for pick in picks] for photo, picks in mine]
+        return Batch(
+            photos=self.source(indices, chance),
+            tokens=pad_captions(captions, self.pad),
+            indices=tuple(indices),
+            token_count=tokens / self.processes,
+            caption_count=count / self.processes,
+            teacher=self.teacher(indices, chance) if self.teacher else None,
+        )
+
+
+class _Planned(Dataset):
+    def __init__(self, loader: CaptionLoader, epoch: int, plan: list[list[tuple[int, list[int]]]]):
+        self.loader, self.number, self.plan = loader, epoch, plan
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.loader.build(self.number, index, self.plan[index])
+
+
+def pad_captions(captions: Sequence[Sequence[Sequence[int]]], pad: int) -> Tensor:
+    """(B*K, T): K is the most captions any of these photos has; missing ones are all padding."""
+    most = max(1, max(map(len, captions)))
+    longest = max([len(ids) for photo in captions for ids in photo], default=2)
+    tokens = torch.full((len(captions) * most, longest), pad, dtype=torch.long)
+    for photo, rows in enumerate(captions):
+        for place, ids in enumerate(rows):
+            tokens[photo * most + place, : len(ids)] = torch.as_tensor(ids)
+    return tokens
+
+
+def _cut(items: list[Any], size: int) -> list[list[Any]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

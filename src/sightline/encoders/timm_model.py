@@ -1,0 +1,121 @@
+"""Any timm backbone by name: CLIP ViT-B/32, DINOv2, EfficientNet-Lite, TinyViT, ...
+
+A convolutional map becomes a grid of its places; a vision transformer's patch tokens are the grid and its class token
+is the pooled vector (the mean of the places, where it has none).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+import sightline.torchvision_import  # noqa: F401  timm imports torchvision
+from sightline.config import nearest
+from sightline.encoders.base import Encoder, check_grid, pool_to
+from sightline.encoders.weights import WeightsFile, load_strictly
+from sightline.errors import ConfigError
+from sightline.images import Preprocess
+
+ALIASES = {
+    "clip-vit-b32": "vit_base_patch32_clip_224.openai",
+    "dinov2-vits14": "vit_small_patch14_dinov2",
+    "efficientnet-lite0": "tf_efficientnet_lite0",
+    "efficientnet-lite1": "tf_efficientnet_lite1",
+    "efficientnet-lite2": "tf_efficientnet_lite2",
+    "tiny-vit-5m": "tiny_vit_5m_224",
+}
+DEFAULT_SIZE = {"vit_small_patch14_dinov2": 224}  # timm's own is 518: five times the work
+
+
+class TimmModel(Encoder):
+    def __init__(
+        self,
+        name: str,
+        weights: str = "random",
+        image_size: int | None = None,
+        grid: int | None = None,
+        fit: Literal["crop", "squash"] = "crop",
+        options: dict[str, Any] | None = None,
+        preprocess: Preprocess | None = None,
+    ):
+        super().__init__()
+        import timm
+
+        self.name, self.grid, self.options = name, grid, dict(options or {})
+        arch = ALIASES.get(name, name)
+        if not timm.is_model(arch):
+            known = [*ALIASES, *timm.list_models()]
+            raise ConfigError(f"unknown encoder {name!r}{nearest(name, known)}; `sightline doctor` lists the registered ones")
+        file = None if weights in ("library", "random") else WeightsFile.read(weights)
+        if preprocess:
+            image_size = preprocess.size
+        size = image_size or (file.size if file else None) or DEFAULT_SIZE.get(arch)
+        self.network = self._build(arch, size, weights == "library", dict(self.options))
+        if file:
+            file.check_arch(arch.split(".")[0])
+            self._load(file)
+        self.network.reset_classifier(0, "")
+        self.preprocess = preprocess or self._preprocess(size, file, fit)
+        self.measure()
+
+    def _build(self, arch: str, size: int | None, pretrained: bool, arguments: dict[str, Any]) -> Any:
+        import timm
+
+        try:
+            model = timm.create_model(arch, pretrained=False, **arguments)
+            if size and hasattr(model, "pos_embed"):  # a vision transformer is built for one size
+                arguments = arguments | {"img_size": size}
+            if pretrained or "img_size" in arguments:
+                model = timm.create_model(arch, pretrained=pretrained, **arguments)
+            return model
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"encoder {self.name!r} cannot be built with {arguments}: {error}") from None
+        except Exception as error:  # the hub's client has many: no network, no such file, offline mode
+            raise ConfigError(
+                f"the weights of {self.name!r} could not be downloaded ({type(error).__name__}); "
+                f"give a file with --set encoder.weights=FILE.safetensors, or 'random'"
+            ) from None
+
+    def _load(self, file: WeightsFile) -> None:
+        """Strict, but for a position embedding of another image size, which is resampled as timm does."""
+        from timm.layers import resample_abs_pos_embed
+
+        tensors = file.tensors()
+        if not any(key in tensors for key in ("head.weight", "classifier.weight", "fc.weight", "head.fc.weight")):
+            self.network.reset_classifier(0)  # weights without their classifier
+        position = tensors.get("pos_embed")
+        if position is not None and position.shape != self.network.pos_embed.shape:
+            side = self.network.patch_embed.grid_size
+            tensors["pos_embed"] = resample_abs_pos_embed(position, side, num_prefix_tokens=self.network.num_prefix_tokens)
+        load_strictly(self.network, tensors, file.path)
+
+    def _preprocess(self, size: int | None, file: WeightsFile | None, fit: Literal["crop", "squash"]) -> Preprocess:
+        from timm.data import resolve_model_data_config
+
+        library = resolve_model_data_config(self.network)
+        size = size or int(library["input_size"][-1])
+        return Preprocess(
+            size=size,
+            resize=round(size * 256 / 224),
+            mean=(file and file.mean) or tuple(library["mean"]),
+            std=(file and file.std) or tuple(library["std"]),
+            fit=fit,
+        )
+
+    def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.network.forward_features(images)
+        if features.dim() == 3:  # (B, prefix + N, D): a vision transformer
+            prefix = self.network.num_prefix_tokens
+            side = self.network.patch_embed.grid_size
+            maps = features[:, prefix:].transpose(1, 2).unflatten(2, tuple(side))
+            pooled = features[:, 0] if prefix else features.mean(1)
+        else:
+            maps = features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
+            pooled = maps.mean((2, 3))
+        check_grid(self.name, maps.shape[-1], self.grid, self.preprocess.size)
+        return pool_to(maps, self.grid), pooled
+
+    def spec(self) -> dict[str, Any]:
+        return {"name": self.name, "grid": self.grid, "options": self.options, "preprocess": self.preprocess.to_json()}
+

@@ -1,0 +1,102 @@
+"""Pretrained weights from a file: ``NAME.safetensors`` in the library's own layout, with an optional ``NAME.json``.
+
+The JSON says what the weights expect (``arch``, ``submodule``, ``input_size``, ``mean``, ``std``). Nothing in it is ever
+run: a change to the built network is taken only if it is one known by name here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sightline.errors import CheckpointError, ConfigError
+
+# The original ResNets stride in the first 1x1 convolution of a stage; the file describes that as a line of code.
+KNOWN_CHANGES = {
+    "for stage in (model.layer2, model.layer3, model.layer4): "
+    "stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)": {"stride_in_1x1": True},
+}
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    path: Path
+    arch: str | None = None
+    submodule: str = ""
+    size: int | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # of the architecture, e.g. stride_in_1x1
+
+    @classmethod
+    def read(cls, path: str | Path) -> WeightsFile:
+        path = Path(path).expanduser()
+        if not path.is_file() or path.suffix != ".safetensors":
+            raise ConfigError(f"encoder.weights={str(path)!r} is not a .safetensors file; give one, 'library' or 'random'")
+        beside = path.with_suffix(".json")
+        if not beside.is_file():
+            return cls(path)
+        try:
+            meta = json.loads(beside.read_text(encoding="utf-8"))
+            change = meta.get("after_build")
+            if change and change not in KNOWN_CHANGES:
+                raise ConfigError(f"{beside}: 'after_build' asks for a change that is not known and is never run: {change!r}")
+            return cls(
+                path,
+                arch=meta["arch"],
+                submodule=meta.get("submodule") or "",
+                size=int(meta["input_size"][-1]),
+                mean=tuple(float(value) for value in meta["mean"]),  # type: ignore[arg-type]
+                std=tuple(float(value) for value in meta["std"]),  # type: ignore[arg-type]
+                options=dict(KNOWN_CHANGES.get(change, {})),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{beside} does not describe weights: {error!r}") from None
+
+    def check_arch(self, arch: str) -> None:
+        if self.arch and self.arch != arch:
+            raise ConfigError(f"{self.path.name} holds weights of {self.arch!r}, the encoder is {arch!r}")
+
+    def tensors(self) -> dict[str, Tensor]:
+        try:
+            return {name: tensor.float() if tensor.is_floating_point() else tensor
+                    for name, tensor in load_file(self.path).items()}  # fmt: skip
+        except Exception as error:
+            raise CheckpointError(f"{self.path} is not a readable safetensors file: {error}") from None
+
+
+def load_strictly(module: nn.Module, tensors: dict[str, Tensor], source: str | Path) -> None:
+    """As ``load_state_dict``, but a misfit is one line that names what is missing, extra or of another shape."""
+    expected = module.state_dict()
+    missing = [name for name in expected if name not in tensors]
+    extra = [name for name in tensors if name not in expected]
+    shapes = [
+        f"{name} is {tuple(tensors[name].shape)}, expected {tuple(expected[name].shape)}"
+        for name in expected
+        if name in tensors and tensors[name].shape != expected[name].shape
+    ]
+    faults = [
+        f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+        for what, names in (("tensors missing", missing), ("tensors too many", extra), ("shapes differ", shapes))
+        if names
+    ]
+    if faults:
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(faults)}")
+    module.load_state_dict(tensors)
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of a network's weights: features cached for other weights are never taken for these."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.dim() else
+                      str(tensor.item()).encode())  # fmt: skip
+    return digest.hexdigest()[:16]

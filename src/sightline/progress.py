@@ -1,0 +1,61 @@
+"""Long work says how far it is: a bar on a terminal, a plain line now and then in a log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+log = logging.getLogger("sightline.progress")
+Item = TypeVar("Item")
+_terminal = False
+
+
+def use_terminal(enabled: bool) -> None:
+    """The command line turns bars on where standard error is a terminal; a library call only ever logs."""
+    global _terminal
+    _terminal = enabled
+
+
+def track(items: Iterable[Item], label: str, total: int | None = None, every: float = 15.0) -> Iterator[Item]:
+    """Go through ``items`` and show how far along and how long still."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    if _terminal:
+        yield from _bar(items, label, total)
+        return
+    started = spoken = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - spoken >= every:
+            spoken = now
+            log.info("%s", line(label, done, total, now - started))
+
+
+def line(label: str, done: int, total: int | None, seconds: float) -> str:
+    rate = done / max(seconds, 1e-9)
+    speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / max(rate, 1e-9):.1f} s each"
+    if not total:
+        return f"{label}: {done} ({speed})"
+    return f"{label}: {done}/{total} ({speed}, {duration((total - done) / max(rate, 1e-9))} left)"
+
+
+def duration(seconds: float) -> str:
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def _bar(items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
