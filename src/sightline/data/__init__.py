@@ -1,0 +1,64 @@
+"""Datasets: one format per file, each a module with ``detect(path)`` and ``load(path, seed)``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from sightline.data import coco, flickr8k, flickr30k, folder
+from sightline.data.dataset import SPLITS, Dataset, Example, Report, nearest, verify_images
+from sightline.data.reading import read_text
+from sightline.data.results import read_references, read_results, write_results
+from sightline.errors import ConfigError, DataError
+from sightline.files import local_path, printable
+
+__all__ = [
+    "DATASETS",
+    "SPLITS",
+    "Dataset",
+    "Example",
+    "Report",
+    "load_dataset",
+    "read_references",
+    "read_results",
+    "read_text",
+    "verify_images",
+    "write_results",
+]
+
+
+class Format(Protocol):
+    def detect(self, path: Path) -> bool: ...
+
+    def load(self, path: Path, seed: int) -> Dataset: ...
+
+
+# In the order they are tried: the folder format takes whatever has a table of captions.
+DATASETS: dict[str, Format] = {"flickr8k": flickr8k, "flickr30k": flickr30k, "coco": coco, "folder": folder}
+
+
+def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Dataset:
+    """A dataset from its folder (or captions table), checked; `Dataset.report` lists whatever was found wrong.
+
+    ``seed`` matters only where no split is published. `DataError` if a split would be empty.
+    """
+    if format != "auto" and format not in DATASETS:
+        names = ", ".join(DATASETS)
+        advice = nearest(format, list(DATASETS))
+        raise ConfigError(f'there is no dataset format "{printable(format)}": {advice}choose auto, {names}')
+    try:
+        root = local_path(path)
+        if not root.exists():
+            raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
+        if format == "auto":
+            format = next((name for name, known in DATASETS.items() if known.detect(root)), "")
+        if not format:
+            raise DataError(
+                f"{printable(path)} holds no known dataset ({', '.join(DATASETS)}): "
+                "add a captions.csv with the columns image,caption beside the images"
+            )
+        return DATASETS[format].load(root, seed)
+    except ValueError as error:
+        raise DataError(f"{printable(path)} {error}") from None
+    except OSError as error:
+        raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error

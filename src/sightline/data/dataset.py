@@ -1,0 +1,126 @@
+"""What every dataset format produces: examples in splits, and one report of everything found wrong on the way."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sightline.errors import ConfigError
+from sightline.files import printable
+from sightline.types import Failure
+
+SPLITS = ("train", "dev", "test")
+
+# How splits are called in the wild; "restval" is the part of COCO's validation set that everyone trains on.
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "restval": "train",
+    "dev": "dev",
+    "val": "dev",
+    "valid": "dev",
+    "validation": "dev",
+    "test": "test",
+    "testing": "test",
+}
+
+# Each fault with the words the report uses for it, in the order it lists them.
+FAULTS = {
+    "unreadable_row": "rows could not be read and were left out",
+    "mended_row": "rows lacked a separator and were mended",
+    "escaping_name": "image names point outside the dataset and were left out",
+    "missing_image": "captioned images do not exist and were left out",
+    "empty_caption": "captions are empty and were left out",
+    "duplicate_row": "rows are given twice and were taken once",
+    "repeated_caption": "captions repeat another one of the same image and were kept as published",
+    "image_without_captions": "images have no caption and were left out",
+    "two_files": "image names exist in several folders; the first was taken",
+    "unknown_in_list": "entries of the split lists have no image or no caption and were left out",
+    "two_splits": "images stand in several splits and were kept in the last (test, then dev)",
+    "unlisted": "captioned images are in no split list and were left out",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One photo and what people wrote about it, as published."""
+
+    image: Path
+    captions: tuple[str, ...]
+    name: str  # file name, path within the folder, or COCO's number: unique within a dataset
+
+
+@dataclass
+class Report:
+    """What was found wrong, counted, with a few examples each; ``notes`` are decisions worth knowing."""
+
+    title: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, fault: str, example: str) -> None:
+        self.counts[fault] = self.counts.get(fault, 0) + 1
+        shown = self.examples.setdefault(fault, [])
+        if len(shown) < 5:
+            shown.append(printable(example))
+
+    @property
+    def ok(self) -> bool:
+        return not self.counts
+
+    def __str__(self) -> str:
+        lines = [self.title, *(f"  {note}" for note in self.notes)]
+        for fault, words in FAULTS.items():
+            if fault in self.counts:
+                shown = self.examples[fault][:3]
+                more = ", …" if self.counts[fault] > len(shown) else ""
+                lines.append(f"  {self.counts[fault]:,} {words}: {', '.join(shown)}{more}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples by split (train, dev, test), sorted by name."""
+
+    name: str
+    root: Path
+    splits: dict[str, list[Example]]
+    report: Report
+
+    def examples(self, split: str) -> list[Example]:
+        """The examples of one split; "val" and the like mean dev."""
+        known = SPLIT_NAMES.get(split.lower())
+        if known is None:
+            raise ConfigError(f"there is no split {printable(repr(split))}: choose train, dev or test")
+        return self.splits[known]
+
+    def captions(self, split: str) -> Iterator[str]:
+        """Every caption of one split, photo by photo."""
+        for example in self.examples(split):
+            yield from example.captions
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`did you mean "x"? `, or nothing where no known name is close."""
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f'did you mean "{close[0]}"? ' if close else ""
+
+
+def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> list[Failure]:
+    """Decode every photo once; those that do not open, and why. ``progress`` is told (done, total)."""
+    from sightline.errors import ImageError
+    from sightline.images import open_image
+
+    images = [example.image for split in SPLITS for example in dataset.splits[split]]
+    failures = []
+    for done, image in enumerate(images, start=1):
+        try:
+            open_image(image)
+        except ImageError as error:
+            failures.append(Failure(str(image), str(error)))
+        if progress is not None:
+            progress(done, len(images))
+    return failures

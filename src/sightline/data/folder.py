@@ -1,0 +1,161 @@
+"""Any folder of images with captions: a CSV, TSV or JSONL table, or a ``.txt`` beside each image.
+
+A table names its columns in plain words (see `IMAGE`, `CAPTION`); several captions of an image are several rows, or a
+list in JSONL. A ``split`` column, tables called ``train.csv`` and ``val.csv``, or folders ``train/`` and ``val/`` with
+a table each give the splits.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from sightline.data.dataset import SPLIT_NAMES, Dataset
+from sightline.data.gathering import Gathering
+from sightline.data.reading import read_lines
+from sightline.errors import DataError
+from sightline.files import printable, walk_images
+
+IMAGE = ("image", "file", "file_name", "filename", "path", "image_path", "image_name", "image_file", "photo")
+CAPTION = ("caption", "captions", "text", "description", "comment", "sentence", "sentences")
+SPLIT = ("split", "subset", "set")
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+PREFERRED = ("captions", "metadata")
+
+
+class Table(NamedTuple):
+    """A captions table: where its images start from, which split it is, and how its columns are called."""
+
+    path: Path
+    base: str
+    split: str
+    image: str
+    caption: str
+    split_column: str
+    delimiter: str  # empty for JSONL
+
+
+def detect(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix.lower() in SUFFIXES
+    return bool(_tables(path)) or any(_sidecar(image).is_file() for image in walk_images(path))
+
+
+def load(path: Path, seed: int) -> Dataset:
+    root = path.parent if path.is_file() else path
+    tables = _tables(path)
+    gathering = Gathering("folder", root)
+    for table in tables:
+        rows = _json_rows(table, gathering) if not table.delimiter else _text_rows(table, gathering)
+        for where, image, captions, split in rows:
+            image = str(PurePosixPath(table.base, image.strip())) if image.strip() else ""
+            for caption in captions if isinstance(captions, list) and captions else [captions]:
+                gathering.add(image, caption, where=where, split=table.split or split)
+    if not tables:
+        _add_sidecars(gathering)
+    return gathering.finish(seed)
+
+
+def _tables(path: Path) -> list[Table]:
+    if path.is_file():
+        table = _table(path)
+        if table is None:
+            raise DataError(
+                f"{printable(path)} names no image and caption columns: begin it with a line such as image,caption"
+            )
+        return [table]
+    tables = [table for file in _table_files(path) if (table := _table(file))]
+    splits = [table._replace(split=table.path.stem) for table in tables if table.path.stem.lower() in SPLIT_NAMES]
+    preferred = [table for table in tables if table.path.stem.lower() in PREFERRED]
+    if splits:
+        return splits
+    if len(tables) > 1 and len(preferred) != 1:
+        names = ", ".join(printable(table.path.name) for table in tables)
+        raise DataError(f"{printable(path)} holds several caption tables ({names}): name the one to use")
+    if tables:
+        return preferred or tables
+    return [
+        table._replace(base=folder.name, split=folder.name)
+        for folder in sorted(path.iterdir())
+        if folder.is_dir() and folder.name.lower() in SPLIT_NAMES
+        for file in _table_files(folder)[:1]
+        if (table := _table(file))
+    ]
+
+
+def _table_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+
+
+def _table(path: Path) -> Table | None:
+    """The table's columns from its first line; None where it has no image or no caption column."""
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    delimiters = [""] if path.suffix.lower() == ".jsonl" else ["\t"] if path.suffix.lower() == ".tsv" else [*",;\t|"]
+    for delimiter in delimiters:
+        names = next(csv.reader([first], delimiter=delimiter), []) if delimiter else list(_json_object(first))
+        image, caption, split = (_named(names, known) for known in (IMAGE, CAPTION, SPLIT))
+        if image and caption:
+            return Table(path, "", "", image, caption, split, delimiter)
+    return None
+
+
+def _named(names: list[str], known: tuple[str, ...]) -> str:
+    plain = {name.strip().lower(): name for name in reversed(names)}
+    return next((plain[name] for name in known if name in plain), "")
+
+
+def _text_rows(table: Table, gathering: Gathering) -> Iterator[tuple[str, str, Any, str]]:
+    with table.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file, delimiter=table.delimiter)
+        names = next(row for row in reader if row)
+        image, caption = names.index(table.image), names.index(table.caption)
+        split = names.index(table.split_column) if table.split_column else None
+        while True:
+            where = f"{table.path.name} line {reader.line_num + 1}"
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error:
+                gathering.report.add("unreadable_row", where)
+                continue
+            if len(row) > len(names) and caption == len(names) - 1:  # commas of the caption, not quoted
+                row[caption:] = [table.delimiter.join(row[caption:])]
+                gathering.report.add("mended_row", where)
+            if row and len(row) != len(names):
+                gathering.report.add("unreadable_row", where)
+            elif row:
+                yield where, row[image], row[caption], row[split] if split is not None else ""
+
+
+def _json_rows(table: Table, gathering: Gathering) -> Iterator[tuple[str, str, Any, str]]:
+    for line_number, line in read_lines(table.path):
+        if line.strip():
+            row = _json_object(line)
+            image, split = row.get(table.image), row.get(table.split_column)
+            where = f"{table.path.name} line {line_number}"
+            yield where, image if isinstance(image, str) else "", row.get(table.caption), str(split or "")
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _sidecar(image: Path) -> Path:
+    return image.with_suffix(".txt")
+
+
+def _add_sidecars(gathering: Gathering) -> None:
+    for name, image in gathering.images.by_path.items():
+        text = _sidecar(image)
+        if text.is_file():
+            lines = [line for _, line in read_lines(text) if line.strip()]
+            for caption in lines or [""]:
+                gathering.add(name, caption, where=text.name)

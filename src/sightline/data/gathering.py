@@ -1,0 +1,177 @@
+"""From caption rows to a checked dataset: look each image up, note every fault, split. All formats end here."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from sightline.data.dataset import FAULTS, SPLIT_NAMES, SPLITS, Dataset, Example, Report
+from sightline.errors import DataError
+from sightline.files import printable, walk_images
+
+log = logging.getLogger(__name__)
+
+
+class ImageIndex:
+    """The images under a folder, by path from there or by bare file name wherever they lie."""
+
+    def __init__(self, root: Path, skip_folders: Iterable[str] = ()) -> None:
+        self.root = root.absolute()
+        self.by_path: dict[str, Path] = {}
+        self.by_name: dict[str, list[Path]] = {}
+        skipped = set(skip_folders)
+        for path in walk_images(root):
+            relative = path.relative_to(root)
+            if skipped.isdisjoint(relative.parts):
+                self.by_path[relative.as_posix()] = path
+                self.by_name.setdefault(path.name, []).append(path)
+        if not self.by_path:
+            raise DataError(f"no image lies under {printable(root)}: name the folder that holds images and captions")
+
+    def find(self, name: str) -> list[Path]:
+        """The image of this name; several where only the bare name is given and more than one folder has it."""
+        relative = self._inside(name)
+        return [self.by_path[relative]] if relative in self.by_path else self.by_name.get(relative, [])
+
+    def escapes(self, name: str) -> bool:
+        """Whether a published name would lead out of the dataset's folder."""
+        inside = self._inside(name)
+        return ".." in inside.split("/") or inside.startswith("/") or inside[1:3] == ":/"
+
+    def _inside(self, name: str) -> str:
+        plain = name.replace("\\", "/").removeprefix("./")
+        return plain.removeprefix(self.root.as_posix() + "/")
+
+
+class Gathering:
+    """Takes rows in whatever order a format publishes them; `finish` makes the dataset."""
+
+    def __init__(self, name: str, root: Path, held_out: float = 1 / 8, skip_folders: Iterable[str] = ()) -> None:
+        self.name = name
+        self.root = root
+        self.held_out = held_out  # share of the photos for dev, and again for test, where no split is published
+        self.images = ImageIndex(root, skip_folders)
+        self.report = Report()
+        self.captions: dict[Path, list[tuple[str, str]]] = {}  # (number, text)
+        self.names: dict[Path, str] = {}
+        self.published: dict[str, set[Path]] = {}  # splits as the dataset gives them
+        self.reported: set[str] = set()
+
+    def add(
+        self, image: str, caption: object, *, where: str, number: str = "", split: str = "", name: str = ""
+    ) -> None:
+        """One row: an image's file name and one caption, as published.
+
+        ``where`` is for the report; ``number`` tells rows with equal captions apart where a format numbers them;
+        ``name`` is the example's name where that is not the file name.
+        """
+        if not image.strip() or not isinstance(caption, str) or "\ufffd" in caption + image:
+            self.report.add("unreadable_row", where)
+            return
+        path = self._locate(image.strip())
+        if split and not self._publish(split, path):
+            self.report.add("unreadable_row", f'{where}: split "{split}"')
+        if path is None:
+            return
+        row = (number, caption.strip())
+        rows = self.captions.get(path, [])
+        if not row[1]:
+            self.report.add("empty_caption", f"{image} ({where})")
+        elif row in rows:
+            self.report.add("duplicate_row", f"{image} ({where})")
+        else:
+            if any(row[1] == text for _, text in rows):
+                self.report.add("repeated_caption", f"{image} ({where})")
+            self.captions.setdefault(path, []).append(row)
+            self.names.setdefault(path, name or image.strip())
+
+    def assign(self, split: str, images: Iterable[str]) -> None:
+        """A published list of the images of one split; to be called once all captions are in."""
+        self.published.setdefault(split, set())
+        for image in images:
+            paths = self.images.find(image)
+            if paths and paths[0] in self.captions:
+                self._publish(split, paths[0])
+            else:
+                self.report.add("unknown_in_list", f"{image} ({split})")
+
+    def finish(self, seed: int) -> Dataset:
+        for published, path in self.images.by_path.items():
+            if path not in self.captions:
+                self.report.add("image_without_captions", published)
+        splits = self._splits(seed)
+        for split in SPLITS:
+            if not splits[split]:
+                raise DataError(f"the {split} split of {printable(self.root)} is empty: {self._why()}")
+        examples = {
+            split: sorted((self._example(path) for path in splits[split]), key=lambda example: example.name)
+            for split in SPLITS
+        }
+        sizes = ", ".join(f"{len(examples[split]):,} {split}" for split in SPLITS)
+        total = sum(len(example.captions) for split in SPLITS for example in examples[split])
+        self.report.title = f"{self.name} in {printable(self.root)}: {sizes} photos, {total:,} captions"
+        return Dataset(self.name, self.root, examples, self.report)
+
+    def note(self, text: str) -> None:
+        """A decision worth knowing: into the report, and announced at once."""
+        self.report.notes.append(text)
+        log.warning("%s: %s", printable(self.root), text)
+
+    def _locate(self, image: str) -> Path | None:
+        paths = [] if self.images.escapes(image) else self.images.find(image)
+        if len(paths) != 1 and image not in self.reported:
+            self.reported.add(image)
+            fault = "escaping_name" if self.images.escapes(image) else "two_files" if paths else "missing_image"
+            self.report.add(fault, image)
+        return paths[0] if paths else None
+
+    def _publish(self, split: str, path: Path | None) -> bool:
+        known = SPLIT_NAMES.get(split.strip().lower())
+        if known is not None:
+            self.published.setdefault(known, set()).update([path] if path is not None else [])
+        return known is not None
+
+    def _example(self, path: Path) -> Example:
+        return Example(path, tuple(text for _, text in self.captions[path]), self.names[path])
+
+    def _splits(self, seed: int) -> dict[str, list[Path]]:
+        everything = sorted(self.captions, key=self.names.__getitem__)
+        shuffled = random.Random(seed)
+        if len(self.published) < 2:
+            shuffled.shuffle(everything)
+            share = max(1, round(len(everything) * self.held_out))
+            dev, test, train = everything[:share], everything[share : 2 * share], everything[2 * share :]
+            sizes = f"{len(train):,} train, {len(dev):,} dev and {len(test):,} test photos"
+            self.note(f"no split is published here: {sizes} drawn at random with seed {seed}")
+            return {"train": train, "dev": dev, "test": test}
+        splits: dict[str, list[Path]] = {split: [] for split in SPLITS}
+        for path in everything:
+            homes = [split for split in SPLITS if path in self.published.get(split, ())]
+            if len(homes) > 1:
+                self.report.add("two_splits", self.names[path])
+            if homes:
+                splits[homes[-1]].append(path)
+            else:
+                self.report.add("unlisted", self.names[path])
+        for absent, other in (("dev", "test"), ("test", "dev")):
+            if absent not in self.published:
+                shuffled.shuffle(splits[other])
+                middle = len(splits[other]) // 2
+                splits[absent], splits[other] = splits[other][:middle], splits[other][middle:]
+                self.note(f"no {absent} split is published here: half of {other} drawn at random with seed {seed}")
+        return splits
+
+    def _why(self) -> str:
+        if not self.captions:
+            return f"no image has a caption; {self._worst()}"
+        if len(self.captions) < len(SPLITS):
+            return f"only {len(self.captions)} captioned photos were found, and three splits need more; {self._worst()}"
+        return self._worst()
+
+    def _worst(self) -> str:
+        if self.report.ok:
+            return "add photos with captions"
+        fault = max(self.report.counts, key=self.report.counts.__getitem__)
+        return f"{self.report.counts[fault]:,} {FAULTS[fault]}, such as {self.report.examples[fault][0]}"

@@ -1,0 +1,72 @@
+"""Reading the files datasets are published in: find them, and turn bytes into lines, rows or JSON without surprises."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sightline.errors import DataError
+from sightline.files import printable
+
+
+def folders_under(root: Path, depth: int = 3, limit: int = 1000) -> list[Path]:
+    """The folder itself and those below it, nearest first: archives unpack with a level or two too many."""
+    found, level = [root], [root]
+    for _ in range(depth):
+        below: list[Path] = []
+        for folder in level:
+            try:
+                below += sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name[:1] not in "._")
+            except OSError:
+                continue  # a folder we may not list holds nothing for us
+        found, level = found + below, below
+        if len(found) > limit:
+            break
+    return found[:limit]
+
+
+def find_file(root: Path, *names: str) -> Path | None:
+    """The first of these file names that lies under root; earlier names win, then nearer folders."""
+    folders = folders_under(root)
+    return next((folder / name for name in names for folder in folders if (folder / name).is_file()), None)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number, line) of a UTF-8 file, ``.gz`` or plain; bytes that are not UTF-8 become the mark U+FFFD."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.rstrip("\n")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {printable(path)}: {reason}; check the file") from error
+
+
+def read_text(path: str | Path) -> list[str]:
+    """One caption per line, from ``.txt`` or ``.txt.gz``; blank lines are skipped. For language pre-training."""
+    captions = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
+    if not captions:
+        raise DataError(f"{printable(path)} holds no text: give a file with one caption per line")
+    return captions
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read {printable(path)}: {error.strerror}; check the file") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{printable(path)} is not JSON ({error}): download it again") from None
+
+
+def objects(value: Any, key: str, path: Path) -> list[Any]:
+    """The list under a key of a JSON object."""
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, list):
+        raise DataError(f'{printable(path)} has no list "{key}": it is not a captions file of this format')
+    return found
