@@ -1,0 +1,146 @@
+"""Turns METEOR 1.5's own data into the tables `meteor_data` maps: WordNet synonyms and the paraphrase table.
+
+The data lies in the `pycocoevalcap` wheel: the jar is read as a zip archive and the paraphrases as a gzip file.
+Java is never run and the package never imported.
+"""
+
+import gzip
+import json
+import logging
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from sightline.errors import DataError
+from sightline.metrics.meteor_table import Table, phrase_key, word_key
+
+FORMAT = 1  # raise it when the layout of the tables changes: older ones are then built anew
+INSTALL = 'METEOR needs the synonyms and paraphrases in the pycocoevalcap wheel: pip install "sightline[metrics]"'
+logger = logging.getLogger(__name__)
+
+
+class Source(NamedTuple):
+    """The two files of the wheel that hold METEOR's data."""
+
+    jar: Path
+    paraphrases: Path
+
+    def fingerprint(self) -> str:
+        """Changes with the content of either file; both formats carry checksums, so little has to be read."""
+        with ZipFile(self.jar) as jar:
+            checksums = sorted((entry.filename, entry.CRC) for entry in jar.infolist())
+        with self.paraphrases.open("rb") as file:
+            file.seek(-8, 2)
+            checksum = file.read().hex()
+        return blake2b(repr((FORMAT, checksums, checksum)).encode(), digest_size=8).hexdigest()
+
+
+def find_source() -> Source:
+    """Where the wheel lies."""
+    package = find_spec("pycocoevalcap")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        source = Source(Path(folder, "meteor/meteor-1.5.jar"), Path(folder, "meteor/data/paraphrase-en.gz"))
+        if source.jar.is_file() and source.paraphrases.is_file():
+            return source
+    raise DataError(INSTALL)
+
+
+def build(source: Source, folder: Path) -> None:
+    """Write all tables into an existing folder."""
+    try:
+        with ZipFile(source.jar) as jar:
+            _build_words(jar, folder)
+        _build_paraphrases(source.paraphrases, folder)
+    except (BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, KeyError, ValueError) as error:
+        raise DataError(f"METEOR's data under {source.jar.parent} is damaged ({error}): reinstall it") from error
+
+
+def _build_words(jar: ZipFile, folder: Path) -> None:
+    """Function words, abbreviations, synonym sets of a word, base forms of an irregular word."""
+
+    def lines(name: str) -> list[str]:
+        return jar.read(name).decode().splitlines()
+
+    abbreviations = [line.split() for line in lines("nonbreaking/english.prefixes") if line and line[0] != "#"]
+    words = {
+        "function_words": lines("function/english.words"),
+        "prefixes": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
+    }
+    (folder / "words.json").write_text(json.dumps(words))
+
+    synsets = lines("synonym/english.synsets")  # a line with the word, a line with its sets
+    pairs = [(word_key(word), int(group)) for word, sets in _pairs(synsets) for group in sets.split()]
+    _save_pairs(pairs, np.int32, folder, "synsets")
+
+    exceptions = lines("synonym/english.exceptions")  # a line with the base form, a line with its inflections
+    pairs = [(word_key(word), word_key(base)) for base, forms in _pairs(exceptions) for word in forms.split()]
+    _save_pairs(pairs, np.uint64, folder, "bases")
+
+
+def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
+    return zip(lines[::2], lines[1::2], strict=True)
+
+
+def _save_pairs(pairs: list[tuple[int, int]], dtype: DTypeLike, folder: Path, name: str) -> None:
+    keys = np.array([key for key, _ in pairs], np.uint64)
+    values = np.array([value for _, value in pairs], dtype)
+    Table.build(np.unique(keys), keys, values).save(folder, name)
+
+
+def _build_paraphrases(path: Path, folder: Path) -> None:
+    """One row per phrase, holding the rows of its paraphrases in the order of the file, which METEOR's ties follow."""
+    sources, targets = array("Q"), array("Q")
+    last, source = "", 0
+    with (
+        path.open("rb") as raw,
+        gzip.open(raw, "rt", encoding="utf-8", newline="\n") as text,
+        _progress(path.stat().st_size) as report,
+    ):
+        while entry := list(islice(text, 3)):  # a probability (unused by METEOR), a phrase, its paraphrase
+            _, phrase, paraphrase = entry
+            if phrase != last:
+                last, source = phrase, phrase_key(phrase.split())
+                report(raw.tell())
+            sources.append(source)
+            targets.append(phrase_key(paraphrase.split()))
+    entries = np.frombuffer(sources, np.uint64)
+    values = np.frombuffer(targets, np.uint64)
+    keys = np.union1d(entries, values)
+    rows = np.searchsorted(keys, values).astype(np.uint32)
+    Table.build(keys, entries, rows).save(folder, "paraphrases")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A function to call with the bytes read so far: a bar on a terminal, a log line per quarter elsewhere."""
+    title = "Indexing METEOR's paraphrases (once)"
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda done: progress.update(task, completed=done)
+        return
+
+    quarter = 0
+
+    def log(done: int) -> None:
+        nonlocal quarter
+        if done * 4 // total > quarter:
+            quarter = done * 4 // total
+            logger.info("%s: %d %%", title, quarter * 25)
+
+    logger.info("%s: 0 %%", title)
+    yield log
