@@ -49,7 +49,7 @@ def open_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: 
         name = f"input of {len(source)} bytes"
         image = _identify(bytes(source), name, max_bytes)
     elif isinstance(source, str | os.PathLike):
-        name = printable(os.fspath(source))
+        name = printable(os.fspath(source)) or "the empty path"
         image = _identify(_read(source, name, max_bytes), name, max_bytes)
     else:
         raise ImageError(f"a {type(source).__name__} is not an image: give a path, bytes, a Pillow image or an array")
@@ -113,9 +113,7 @@ def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
     if width < 1 or height < 1:
         raise ImageError(f"{name} has no pixels ({width}×{height}): give a picture")
     if width * height > max_pixels:
-        raise ImageError(
-            f"{name} is {width}×{height}, more than {max_pixels / 1e6:.0f} million pixels: shrink it first"
-        )
+        raise ImageError(f"{name} is {width}×{height}, more than {max_pixels:,} pixels: shrink it first")
 
 
 def _load(image: Image.Image, name: str) -> Image.Image:

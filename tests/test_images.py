@@ -1,0 +1,418 @@
+"""Whatever a user hands in becomes an upright RGB image, or one clear line says why not."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sightline.errors import CheckpointError, ConfigError, ImageError
+from sightline.images import IMAGE_SUFFIXES, Preprocess, find_images, is_image_path, open_image
+from sightline.types import Failure
+
+
+def encoded(image: Image.Image, format: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def noise(width: int = 64, height: int = 48) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def smooth(width: int, height: int) -> Image.Image:
+    rows, columns = np.mgrid[0:height, 0:width]
+    channels = [np.sin(columns / 17) + np.cos(rows / 23), np.sin(rows / 11), np.cos(columns / 31)]
+    return Image.fromarray(np.stack([(c / 4 + 0.5) * 255 for c in channels], -1).astype(np.uint8))
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+def refusal(source, **options) -> str:
+    with pytest.raises(ImageError) as caught:
+        open_image(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# What opens
+
+
+def test_every_way_in_gives_the_same_pixels(tmp_path: Path) -> None:
+    picture = noise()
+    path = tmp_path / "a photo, 100%.png"
+    path.write_bytes(encoded(picture))
+    expected = np.asarray(picture)
+    for source in (path, str(path), path.as_uri(), path.read_bytes(), picture, expected, expected / 255.0):
+        image = open_image(source)
+        assert image.mode == "RGB"
+        assert np.array_equal(np.asarray(image), expected)
+
+
+def test_the_callers_image_is_left_alone() -> None:
+    picture = noise()
+    before = np.array(picture)
+    open_image(picture).paste((0, 0, 0), (0, 0, 64, 48))
+    assert np.array_equal(np.asarray(picture), before)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(orientation: int) -> None:
+    upright = Image.new("RGB", (40, 24), "white")
+    upright.paste("red", (0, 0, 8, 8))  # the mark belongs to the upper left
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's transposes that store it the wrong way round
+    stored = upright.transpose(Image.Transpose(undo[orientation])) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = open_image(encoded(stored, exif=exif))
+    assert image.size == (40, 24)
+    assert image.getpixel((2, 2)) == (255, 0, 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_broken_exif_block_does_not_spoil_the_picture() -> None:
+    data = encoded(noise(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7fgarbage")
+    assert open_image(data).size == (64, 48)
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG"])
+def test_of_an_animation_the_first_frame_counts(format: str) -> None:
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    data = encoded(frames[0], format, save_all=True, append_images=frames[1:])
+    red, _, blue = open_image(data).getpixel((8, 8))
+    assert red > 240 and blue < 15
+
+
+def test_cmyk_becomes_rgb() -> None:
+    image = open_image(encoded(Image.new("RGB", (16, 16), "red").convert("CMYK"), "JPEG", quality=95))
+    red, green, blue = image.getpixel((8, 8))
+    assert red > 240 and green < 15 and blue < 15
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16)[None].repeat(4, 0)
+    for source in (encoded(Image.fromarray(ramp)), encoded(Image.fromarray(ramp), "TIFF"), ramp):
+        assert np.array_equal(np.asarray(open_image(source))[0, :, 0], np.arange(256))
+
+
+def test_a_dark_sixteen_bit_picture_stays_dark() -> None:
+    assert np.asarray(open_image(Image.fromarray(np.ones((4, 4), np.uint16)))).max() == 0
+
+
+def test_float_tiffs_are_scaled() -> None:
+    ramp = np.linspace(0, 1, 256, dtype=np.float32)[None].repeat(4, 0)
+    assert np.array_equal(np.asarray(open_image(encoded(Image.fromarray(ramp), "TIFF")))[0, :, 0], np.arange(256))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_what_is_transparent_becomes_white(mode: str) -> None:
+    if mode in ("RGBA", "LA"):
+        data = encoded(Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode))
+    else:
+        data = encoded(Image.new(mode, (8, 8), 0), transparency=(0, 0, 0) if mode == "RGB" else 0)
+    assert open_image(data).getpixel((4, 4)) == (255, 255, 255)
+
+
+def test_half_transparent_mixes_with_white() -> None:
+    assert open_image(np.full((2, 2, 4), (0, 0, 0, 128), np.uint8)).getpixel((0, 0)) == (127, 127, 127)
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I", "F", "I;16", "La", "RGBa"]
+)
+def test_pillow_images_of_every_kind(mode: str) -> None:
+    assert open_image(Image.new(mode, (5, 3))).mode == "RGB"
+
+
+def test_one_pixel_is_a_picture() -> None:
+    image = open_image(encoded(Image.new("RGB", (1, 1), "red")))
+    assert Preprocess()(image).shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1), (4, 6, 3), (4, 6, 4)])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.float64, np.float16, np.bool_])
+def test_arrays_of_every_shape_and_kind(shape: tuple[int, ...], kind: type) -> None:
+    white = np.full(shape, np.iinfo(kind).max if np.issubdtype(kind, np.integer) else 1, kind)
+    image = open_image(white)
+    assert image.size == (6, 4) and image.getpixel((0, 0)) == (255, 255, 255)
+
+
+# What does not open, each with its line
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(tmp_path / "no.jpg")
+
+
+def test_directory(tmp_path: Path) -> None:
+    assert "is a folder" in refusal(tmp_path)
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    assert "is empty (0 bytes)" in refusal(tmp_path / "a.jpg")
+    assert "is empty" in refusal(b"")
+
+
+def test_not_an_image(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_text("<html>Not found</html>")
+    assert "a.jpg is not an image: use JPEG" in refusal(tmp_path / "a.jpg")
+    assert "is not an image" in refusal(np.random.default_rng(0).bytes(5000))
+
+
+def test_vector_graphics_are_not_run() -> None:
+    assert "is not an image" in refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.parametrize("share", [0.6, 0.02])
+def test_cut_off_file(format: str, share: float) -> None:
+    data = encoded(noise(200, 200), format)
+    message = refusal(data[: max(12, int(len(data) * share))])
+    assert "cut off" in message or "damaged" in message
+
+
+def test_cut_off_jpeg_is_called_so(tmp_path: Path) -> None:
+    data = encoded(noise(200, 200), "JPEG")
+    (tmp_path / "photo.jpg").write_bytes(data[: len(data) // 2])
+    message = refusal(tmp_path / "photo.jpg")
+    assert message.endswith("photo.jpg is cut off, the end of the file is missing: copy or download it again")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow grumbles about what it skips
+def test_flipped_bytes_never_escape_as_other_errors() -> None:
+    random = np.random.default_rng(1)
+    for format in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"):
+        data = encoded(noise(), format)
+        for _ in range(60):
+            broken = np.frombuffer(data, np.uint8).copy()
+            broken[random.integers(0, min(len(broken), 400), 4)] = random.integers(0, 256, 4)
+            try:
+                open_image(broken.tobytes(), max_pixels=1_000_000)
+            except ImageError as error:
+                assert "\n" not in str(error)
+
+
+def test_bombs_are_refused_from_the_header() -> None:
+    message = refusal(png_header(30_000, 30_000))
+    assert "too many pixels" in message
+    assert "5000×4000, more than 10,000,000 pixels" in refusal(png_header(5000, 4000), max_pixels=10_000_000)
+
+
+def test_pixel_limit_holds_for_arrays_and_pillow_images() -> None:
+    assert "more than 100 pixels" in refusal(np.zeros((20, 20)), max_pixels=100)
+    assert "20×20" in refusal(Image.new("L", (20, 20)), max_pixels=100)
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(noise()))
+    assert "is larger than" in refusal(tmp_path / "a.png", max_bytes=1000)
+
+
+def test_heic_without_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    assert "pip install pillow-heif" in refusal(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + b"\0" * 64)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch(mode=0)
+    assert "permission denied" in refusal(tmp_path / "a.jpg")
+
+
+def test_unreadable_file_as_the_system_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.jpg").touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    assert "a.jpg cannot be read: permission denied" in refusal(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("source", ["https://example.org/a.jpg", "s3://bucket/a.jpg", "file://elsewhere/a.jpg"])
+def test_addresses_are_not_fetched(source: str) -> None:
+    message = refusal(source)
+    assert source in message and "name" in message
+
+
+@pytest.mark.parametrize("source", ["a\0b.jpg", "line\nbreak.jpg", "x" * 5000, ""])
+def test_strange_paths(source: str) -> None:
+    refusal(source)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert "not a regular file" in refusal(tmp_path / "pipe.jpg")
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (None, "a NoneType is not an image"),
+        (np.zeros((3, 8, 9)), "channels come last"),
+        (np.zeros((8, 9, 2)), "give H×W"),
+        (np.zeros((0, 4, 3)), "shape (0, 4, 3)"),
+        (np.zeros(7), "shape (7,)"),
+        (np.zeros((4, 4), np.int64), "an array of int64"),
+        (np.full((4, 4), 2.0), "from 0 to 1"),
+        (np.full((4, 4), np.nan), "finite"),
+        (np.array([["a"]]), "is not an image"),
+        (Image.new("RGB", (0, 4)), "has no pixels"),
+    ],
+)
+def test_wrong_objects(source: object, part: str) -> None:
+    assert part in refusal(source)
+
+
+# Finding images
+
+
+def test_find_images_expands_files_folders_patterns_and_urls(tmp_path: Path) -> None:
+    names = ["b.jpg", "a.PNG", "deep/c.webp", ".hidden/x.jpg", ".y.jpg", "notes.txt", "odd[1].jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+    def found(*inputs: str | Path) -> list[str]:
+        return [Path(str(path)).relative_to(tmp_path).as_posix() for path in find_images(inputs)]
+
+    assert found(tmp_path) == ["a.PNG", "b.jpg", "odd[1].jpg", "deep/c.webp"]
+    assert found(f"{tmp_path}/*.jpg") == ["b.jpg", "odd[1].jpg"]
+    assert found(f"{tmp_path}/**/*.webp") == ["deep/c.webp"]
+    assert found(tmp_path / "odd[1].jpg") == ["odd[1].jpg"]
+    assert found((tmp_path / "b.jpg").as_uri(), tmp_path / "b.jpg") == ["b.jpg"]
+    assert found(tmp_path / "notes.txt") == ["notes.txt"]  # named outright: opening it will say what it is
+
+
+def test_find_images_reports_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.jpg").touch()
+    inputs = [tmp_path / "no.jpg", tmp_path / "empty", f"{tmp_path}/*.gif", "https://x.org/a.jpg", tmp_path / "a.jpg"]
+    *failures, last = find_images(inputs)
+    assert last == tmp_path / "a.jpg"
+    assert all(isinstance(failure, Failure) for failure in failures)
+    reasons = ["does not exist", "folder without images", "matches no image", "web address"]
+    assert [reason in failure.reason for reason, failure in zip(reasons, failures)] == [True] * 4
+
+
+def test_image_suffixes() -> None:
+    assert is_image_path("a/B.JPEG") and not is_image_path("a.txt") and ".heic" in IMAGE_SUFFIXES
+
+
+# Preprocessing
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (257, 341), (1024, 333), (60, 40)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_crop_equals_resize_then_centre_crop(size: tuple[int, int], interpolation: str) -> None:
+    image, preprocess = smooth(*size), Preprocess(interpolation=interpolation)
+    scale = 256 / min(size)
+    width, height = (round(side * scale) if side == min(size) else int(side * scale) for side in size)
+    whole = image.resize((width, height), Image.Resampling[interpolation.upper()])
+    left, top = round((width - 224) / 2), round((height - 224) / 2)
+    expected = np.asarray(whole.crop((left, top, left + 224, top + 224)), int)
+    assert np.abs(np.asarray(preprocess.visible(image), int) - expected).max() <= 2
+
+
+def test_squash_shows_the_whole_photo() -> None:
+    image = smooth(300, 100)
+    preprocess = Preprocess(size=64, fit="squash")
+    assert preprocess.visible(image).tobytes() == image.resize((64, 64), Image.Resampling.BICUBIC).tobytes()
+
+
+def test_visible_is_what_the_tensor_holds() -> None:
+    image, preprocess = smooth(300, 200), Preprocess()
+    pixels = preprocess(image)
+    assert pixels.shape == (3, 224, 224) and pixels.dtype == torch.float32
+    assert preprocess.unnormalise(pixels).tobytes() == preprocess.visible(image).tobytes()
+    red = np.asarray(preprocess.visible(image))[5, 7, 0] / 255
+    assert pixels[0, 5, 7].item() == pytest.approx((red - 0.485) / 0.229, abs=1e-5)
+
+
+def test_extreme_strips_cost_nothing() -> None:
+    for size in ((1, 100_000), (100_000, 1)):
+        assert Preprocess()(Image.new("RGB", size, "red")).shape == (3, 224, 224)
+
+
+def test_augmentation_follows_its_generator_alone() -> None:
+    image, preprocess = smooth(300, 200), Preprocess(size=32, resize=36)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first = [preprocess.augmented(image, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first[0].shape == (3, 32, 32) and torch.isfinite(first[0]).all()
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize("size", [(1, 1), (300, 20), (20, 300), (64, 64)])
+def test_augmentation_stays_near_the_photo(fit: str, size: tuple[int, int]) -> None:
+    preprocess, generator = Preprocess(size=16, resize=16, fit=fit), torch.Generator().manual_seed(0)
+    for _ in range(20):
+        shown = np.asarray(preprocess.unnormalise(preprocess.augmented(Image.new("RGB", size, "red"), generator)))
+        red, green, blue = shown[8, 8].astype(int)
+        assert red > 150 and green < 60 and blue < 60
+
+
+def test_preprocess_travels_as_json() -> None:
+    import json
+
+    preprocess = Preprocess(size=128, resize=160, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), fit="squash")
+    assert Preprocess.from_json(json.loads(json.dumps(preprocess.to_json()))) == preprocess
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("size", 0),
+        ("size", "224"),
+        ("size", True),
+        ("size", 10**9),
+        ("resize", 100),
+        ("resize", 2.5),
+        ("mean", [0.5, 0.5]),
+        ("mean", [0.5, 0.5, float("nan")]),
+        ("std", [0.5, 0.5, 0]),
+        ("std", None),
+        ("fit", "stretch"),
+        ("fit", ["crop"]),
+        ("interpolation", "nearest\n"),
+    ],
+)
+def test_tampered_preprocess_names_the_field(field: str, value: object) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Preprocess.from_json(Preprocess().to_json() | {field: value})
+    assert f"preprocess.{field}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_preprocess_fields_must_be_complete_and_known() -> None:
+    values = Preprocess().to_json()
+    with pytest.raises(CheckpointError, match=r"preprocess\.zoom is unknown"):
+        Preprocess.from_json(values | {"zoom": 2})
+    del values["std"]
+    with pytest.raises(CheckpointError, match=r"preprocess\.std is missing"):
+        Preprocess.from_json(values)
+    with pytest.raises(CheckpointError, match="not a JSON object"):
+        Preprocess.from_json([])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"preprocess\.fit"):
+        Preprocess(fit="stretch")  # type: ignore[arg-type]
