@@ -48,6 +48,9 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Datas
         raise ConfigError(f'there is no dataset format "{printable(format)}": {advice}choose auto, {names}')
     try:
         root = local_path(path)
+    except ValueError as error:
+        raise DataError(f"{printable(path)} {error}") from None
+    try:
         if not root.exists():
             raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
         if format == "auto":
@@ -58,7 +61,5 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Datas
                 "add a captions.csv with the columns image,caption beside the images"
             )
         return DATASETS[format].load(root, seed)
-    except ValueError as error:
-        raise DataError(f"{printable(path)} {error}") from None
     except OSError as error:
         raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error

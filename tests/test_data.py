@@ -1,0 +1,543 @@
+"""Every dataset format in every layout, sound and spoilt: what loads, what the report says, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import DEV, DRAWINGS, EVERY, TEST, TRAIN
+
+from sightline.data import (
+    DATASETS,
+    load_dataset,
+    read_references,
+    read_results,
+    read_text,
+    verify_images,
+    write_results,
+)
+from sightline.data.dataset import FAULTS, Dataset
+from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.files import atomic_path, write_atomically
+
+SIZES = {"train": 8, "dev": 2, "test": 2}
+KARPATHY = {"train": "train", "dev": "val", "test": "test"}
+
+
+def sizes(dataset: Dataset) -> dict[str, int]:
+    return {split: len(examples) for split, examples in dataset.splits.items()}
+
+
+def names(dataset: Dataset, split: str) -> set[str]:
+    return {example.image.name for example in dataset.splits[split]}
+
+
+def refusal(kind: type[SightlineError], *arguments, **options) -> str:
+    with pytest.raises(kind) as caught:
+        load_dataset(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def draw_all(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for drawing in EVERY:
+        drawing.draw().save(folder / drawing.name)
+
+
+def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+
+
+def caption_rows() -> list[list[str]]:
+    return [[drawing.name, caption] for drawing in EVERY for caption in drawing.captions]
+
+
+def karpathy(extra: dict | None = None) -> dict:
+    images = []
+    for split, drawings in DRAWINGS.items():
+        for drawing in drawings:
+            sentences = [{"raw": caption, "tokens": caption.split()} for caption in drawing.captions]
+            images.append({"filename": drawing.name, "split": KARPATHY[split], "sentences": sentences} | (extra or {}))
+    return {"images": images}
+
+
+# Flickr8k
+
+
+def test_flickr8k_in_its_original_layout(tiny_flickr8k: Path) -> None:
+    dataset = load_dataset(tiny_flickr8k)
+    assert dataset.name == "flickr8k" and sizes(dataset) == SIZES
+    assert names(dataset, "test") == {drawing.name for drawing in TEST}
+    assert dataset.report.ok and not dataset.report.notes
+    by_name = {example.name: example.captions for example in dataset.splits["train"]}
+    assert by_name[TRAIN[0].name] == TRAIN[0].captions
+
+
+@pytest.mark.parametrize("half", ["Flickr8k_text", "Flicker8k_Dataset"])
+def test_flickr8k_named_by_one_of_its_halves(tiny_flickr8k: Path, half: str) -> None:
+    assert sizes(load_dataset(tiny_flickr8k / half)) == SIZES
+
+
+def test_flickr8k_spelt_and_nested_otherwise(tiny_flickr8k: Path) -> None:
+    shutil.move(tiny_flickr8k / "Flicker8k_Dataset", tiny_flickr8k / "inner")
+    (tiny_flickr8k / "Flickr8k_Dataset").mkdir()
+    shutil.move(tiny_flickr8k / "inner", tiny_flickr8k / "Flickr8k_Dataset" / "Flicker8k_Dataset")
+    assert sizes(load_dataset(str(tiny_flickr8k))) == SIZES
+
+
+def test_flickr8k_as_images_and_captions_txt(tmp_path: Path) -> None:
+    draw_all(tmp_path / "Images")
+    write_csv(tmp_path / "captions.txt", [["image", "caption"], *caption_rows()])
+    dataset = load_dataset(tmp_path)
+    assert dataset.name == "flickr8k" and sizes(dataset) == {"train": 8, "dev": 2, "test": 2}
+    assert "drawn at random with seed 0" in str(dataset.report) and dataset.report.ok
+    published = {drawing.name: drawing.captions for drawing in EVERY}
+    assert all(example.captions == published[example.name] for example in dataset.splits["train"])
+    assert dataset.splits == load_dataset(tmp_path, seed=0).splits
+    assert dataset.splits != load_dataset(tmp_path, seed=1).splits
+    for split, drawings in DRAWINGS.items():
+        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text("\n".join(drawing.name for drawing in drawings))
+    official = load_dataset(tmp_path)
+    assert names(official, "dev") == {drawing.name for drawing in DEV} and not official.report.notes
+
+
+def test_flickr8k_in_karpathys_json(tmp_path: Path) -> None:
+    draw_all(tmp_path / "images")
+    (tmp_path / "dataset_flickr8k.json").write_text(json.dumps(karpathy()))
+    assert names(load_dataset(tmp_path), "dev") == {drawing.name for drawing in DEV}
+
+
+def test_every_fault_of_flickr8k_is_reported_and_none_is_fatal(tiny_flickr8k: Path) -> None:
+    tokens = tiny_flickr8k / "Flickr8k_text" / "Flickr8k.token.txt"
+    first, second, third = (drawing.name for drawing in TRAIN[:3])
+    with tokens.open("ab") as file:
+        file.write(f"{first}#0\t{TRAIN[0].captions[0]}\n".encode())  # the same row again
+        file.write(f"{first}#5\t{TRAIN[0].captions[0]}\n".encode())  # the same caption, numbered anew
+        file.write(f"{second}#5\t  \n".encode())
+        file.write(b"gone.jpg.1#0\tA photo that went away .\n" * 2)
+        file.write(b"../../etc/secret.jpg#0\tOutside .\n/etc/secret.jpg#0\tOutside .\n")
+        file.write(b"no tab at all\n#0\tno image\nwithout-number.jpg\tcaption\n")
+        file.write(f"{third}#5\t".encode() + b"caf\xe9 in Latin-1\n\n")
+    extra = tiny_flickr8k / "Flicker8k_Dataset" / "lonely.jpg"
+    EVERY[0].draw().save(extra)
+    shutil.copy(extra, extra.with_name("unlisted.jpg"))
+    with tokens.open("a") as file:
+        file.write("unlisted.jpg#0\tIn no list .\n")
+    with (tokens.parent / "Flickr_8k.trainImages.txt").open("a") as file:
+        file.write(f"unknown.jpg\n{TEST[0].name}\n")
+    dataset = load_dataset(tiny_flickr8k)
+    assert sizes(dataset) == SIZES and not dataset.report.ok
+    assert dataset.report.counts == {
+        "duplicate_row": 1,
+        "repeated_caption": 1,
+        "empty_caption": 1,
+        "missing_image": 1,
+        "escaping_name": 2,
+        "unreadable_row": 4,
+        "image_without_captions": 1,
+        "unlisted": 1,
+        "unknown_in_list": 1,
+        "two_splits": 1,
+    }
+    text = str(dataset.report)
+    assert "1 captioned images do not exist and were left out: gone.jpg.1" in text and "lonely.jpg" in text
+    assert len(text.splitlines()) == 1 + len(dataset.report.counts)
+
+
+@pytest.mark.real
+def test_real_flickr8k(real_flickr8k: Path) -> None:
+    dataset = load_dataset(real_flickr8k)
+    assert sizes(dataset) == {"train": 6000, "dev": 1000, "test": 1000}
+    assert all(len(example.captions) == 5 for split in dataset.splits.values() for example in split)
+    assert dataset.report.counts["repeated_caption"] == 10
+    assert dataset.report.counts["missing_image"] >= 1  # among them 2258277193_586949ec62.jpg.1
+    assert set(dataset.report.counts) <= {"repeated_caption", "missing_image", "unlisted"}
+    assert (
+        verify_images(Dataset("", real_flickr8k, {s: e[:20] for s, e in dataset.splits.items()}, dataset.report)) == []
+    )
+
+
+# Flickr30k
+
+
+def test_flickr30k_with_the_public_splits(tmp_path: Path) -> None:
+    draw_all(tmp_path / "flickr30k-images")
+    (tmp_path / "dataset_flickr30k.json").write_text(json.dumps(karpathy()))
+    dataset = load_dataset(tmp_path)
+    assert dataset.name == "flickr30k" and sizes(dataset) == SIZES and dataset.report.ok
+    assert names(dataset, "dev") == {drawing.name for drawing in DEV}
+
+
+def test_flickr30k_token_file(tmp_path: Path, tiny_flickr8k: Path) -> None:
+    root = tmp_path / "flickr30k"
+    draw_all(root / "images")
+    shutil.copy(tiny_flickr8k / "Flickr8k_text" / "Flickr8k.token.txt", root / "results_20130124.token")
+    dataset = load_dataset(root)
+    assert dataset.name == "flickr30k" and sizes(dataset) == {"train": 10, "dev": 1, "test": 1}
+
+
+def test_flickr30k_results_csv_with_its_broken_row(tmp_path: Path) -> None:
+    draw_all(tmp_path / "flickr30k_images")
+    lines = ["image_name| comment_number| comment"]
+    lines += [f"{d.name}| {number}| {text}" for d in EVERY for number, text in enumerate(d.captions)]
+    lines[5] = lines[5].replace("| 4| ", "| 4   ")
+    lines += [f"{EVERY[0].name}| 5| a | b", f"{EVERY[1].name}| nothing"]
+    (tmp_path / "flickr30k_images" / "results.csv").write_text("\n".join(lines))
+    dataset = load_dataset(tmp_path)
+    found = {e.name: e.captions for split in dataset.splits.values() for e in split}
+    assert found[EVERY[0].name] == (*EVERY[0].captions, "a | b")
+    assert dataset.report.counts == {"mended_row": 1, "unreadable_row": 1}
+
+
+# COCO
+
+
+def coco_annotations(drawings, first: int) -> dict:
+    images = [{"id": first + i, "file_name": drawing.name} for i, drawing in enumerate(drawings)]
+    rows = [
+        {"image_id": first + i, "id": 100 * (first + i) + number, "caption": caption}
+        for i, drawing in enumerate(drawings)
+        for number, caption in enumerate(drawing.captions)
+    ]
+    return {"images": images, "annotations": rows}
+
+
+def make_coco(root: Path, year: str = "2017") -> Path:
+    (root / "annotations").mkdir(parents=True)
+    for part, drawings, first in (("train", TRAIN, 1), ("val", DEV + TEST, 50)):
+        (root / f"{part}{year}").mkdir()
+        for drawing in drawings:
+            drawing.draw().save(root / f"{part}{year}" / drawing.name)
+        content = coco_annotations(drawings, first)
+        (root / "annotations" / f"captions_{part}{year}.json").write_text(json.dumps(content))
+    return root
+
+
+def test_coco_annotations_with_val_halved(tmp_path: Path) -> None:
+    root = make_coco(tmp_path)
+    (root / "test2017").mkdir()
+    EVERY[0].draw().save(root / "test2017" / "000.jpg")
+    dataset = load_dataset(root)
+    assert dataset.name == "coco" and sizes(dataset) == SIZES and dataset.report.ok
+    assert "half of dev drawn at random with seed 0" in str(dataset.report)
+    assert names(dataset, "dev") | names(dataset, "test") == {drawing.name for drawing in DEV + TEST}
+    assert all(example.name.isdigit() for example in dataset.splits["test"])
+
+
+def test_coco_takes_the_year_whose_photos_are_here(tmp_path: Path) -> None:
+    root = make_coco(tmp_path, "2014")
+    (root / "annotations" / "captions_val2017.json").write_text(json.dumps(coco_annotations(DEV, 1)))
+    assert sizes(load_dataset(root)) == SIZES
+
+
+def test_coco_public_splits_count_restval_as_train(tmp_path: Path) -> None:
+    content = karpathy()
+    for number, entry in enumerate(content["images"]):
+        folder = "train2014" if number < 6 else "val2014"
+        entry["split"] = "restval" if 6 <= number < 8 else entry["split"]
+        entry |= {"filepath": folder, "cocoid": number + 1, "filename": f"COCO_{folder}_{number + 1:012d}.jpg"}
+        (tmp_path / folder).mkdir(exist_ok=True)
+        EVERY[number].draw().save(tmp_path / folder / entry["filename"])
+    (tmp_path / "dataset_coco.json").write_text(json.dumps(content))
+    dataset = load_dataset(tmp_path)
+    assert sizes(dataset) == SIZES and dataset.report.ok and not dataset.report.notes
+    assert {example.name for example in dataset.splits["test"]} == {"11", "12"}
+    for path in list(tmp_path.glob("*2014/*.jpg")):  # the same photos under their names of 2017
+        path.rename(path.with_name(path.name.rpartition("_")[2]))
+    assert sizes(load_dataset(tmp_path)) == SIZES
+
+
+def test_faults_of_coco(tmp_path: Path) -> None:
+    root = make_coco(tmp_path)
+    path = root / "annotations" / "captions_train2017.json"
+    content = json.loads(path.read_text())
+    content["images"] += [{"id": 900, "file_name": "../x.jpg"}, {"id": 901, "file_name": "gone.jpg"}, {"id": 902}, 7]
+    content["annotations"] += [
+        {"image_id": 900, "caption": "out"},
+        {"image_id": 901, "caption": "gone"},
+        {"image_id": 999, "caption": "of no image"},
+        {"image_id": 1, "caption": None},
+        {"image_id": 1, "id": 5, "caption": " "},
+        {"image_id": [1], "caption": "x"},
+        content["annotations"][0],
+        "junk",
+    ]
+    path.write_text(json.dumps(content))
+    assert load_dataset(root).report.counts == {
+        "escaping_name": 1,
+        "missing_image": 1,
+        "unreadable_row": 6,
+        "empty_caption": 1,
+        "duplicate_row": 1,
+    }
+
+
+def test_broken_json_is_one_line(tmp_path: Path) -> None:
+    root = make_coco(tmp_path)
+    path = root / "annotations" / "captions_train2017.json"
+    path.write_text(path.read_text()[:-50])
+    assert "captions_train2017.json is not JSON" in refusal(DataError, root)
+    path.write_text("[]")
+    assert 'no list "images"' in refusal(DataError, root)
+    (root / "dataset_coco.json").write_text("[" * 100_000)
+    assert "dataset_coco.json is not JSON" in refusal(DataError, root)
+
+
+# Any folder
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("columns", [("image", "caption"), ("File_Name", "Text"), ("path", "description")])
+def test_folder_with_a_table(tmp_path: Path, delimiter: str, columns: tuple[str, str]) -> None:
+    draw_all(tmp_path / "photos")
+    path = tmp_path / ("captions.tsv" if delimiter == "\t" else "captions.csv")
+    write_csv(path, [list(columns), *caption_rows()], delimiter)
+    for source in (tmp_path, path):
+        dataset = load_dataset(source)
+        assert dataset.name == "folder" and sizes(dataset) == {"train": 8, "dev": 2, "test": 2}
+        assert "no split is published here" in str(dataset.report) and dataset.report.ok
+
+
+def test_folder_with_split_column_and_paths(tmp_path: Path) -> None:
+    rows = [["split", "image", "note", "caption"]]
+    for split, drawings in DRAWINGS.items():
+        draw_all(tmp_path / split)
+        rows += [[KARPATHY[split], f"{split}/{d.name}", "", caption] for d in drawings for caption in d.captions]
+    rows[1][1] = str(tmp_path / "train" / TRAIN[0].name)  # an absolute path inside the folder is fine
+    rows[2][1] = f".\\train\\{TRAIN[0].name}"
+    write_csv(tmp_path / "data.csv", rows)
+    dataset = load_dataset(tmp_path)
+    assert sizes(dataset) == SIZES and not dataset.report.notes
+    assert names(dataset, "test") == {drawing.name for drawing in TEST}
+    assert {example.name for example in dataset.splits["test"]} == {f"test/{drawing.name}" for drawing in TEST}
+    assert all(len(example.captions) == 5 for example in dataset.splits["train"])
+    assert set(dataset.report.counts) == {"image_without_captions"}
+
+
+def test_folder_with_jsonl_and_lists(tmp_path: Path) -> None:
+    draw_all(tmp_path)
+    rows = [json.dumps({"file_name": d.name, "captions": list(d.captions)}) for d in EVERY]
+    rows += ["{not json", "[1]", json.dumps({"file_name": EVERY[0].name, "captions": [3]}), "", '{"captions": ["x"]}']
+    (tmp_path / "metadata.jsonl").write_text("\n".join(rows))
+    dataset = load_dataset(tmp_path)
+    assert dataset.report.counts == {"unreadable_row": 4}
+    assert all(len(example.captions) == 5 for example in dataset.splits["train"])
+
+
+def test_folder_with_a_table_per_split(tmp_path: Path) -> None:
+    draw_all(tmp_path / "images")
+    for split, drawings in DRAWINGS.items():
+        write_csv(tmp_path / f"{KARPATHY[split]}.csv", [["image", "caption"], *([d.name, "x y"] for d in drawings)])
+    assert sizes(load_dataset(tmp_path)) == SIZES
+
+
+def test_folder_with_a_folder_per_split(tmp_path: Path) -> None:
+    for split, drawings in DRAWINGS.items():
+        draw_all(tmp_path / split)
+        rows = [["file_name", "text"], *([d.name, caption] for d in drawings for caption in d.captions)]
+        write_csv(tmp_path / split / "metadata.csv", rows)
+    dataset = load_dataset(tmp_path)
+    assert sizes(dataset) == SIZES
+    assert all(example.image.parent.name == "dev" for example in dataset.splits["dev"])
+
+
+def test_folder_with_text_beside_each_image(tmp_path: Path) -> None:
+    draw_all(tmp_path / "deep")
+    for drawing in EVERY[:-1]:
+        (tmp_path / "deep" / drawing.name).with_suffix(".txt").write_text("\n".join(drawing.captions) + "\n\n")
+    (tmp_path / "deep" / EVERY[-1].name).with_suffix(".txt").touch()
+    dataset = load_dataset(tmp_path)
+    assert sizes(dataset) == {"train": 9, "dev": 1, "test": 1}
+    assert dataset.report.counts == {"empty_caption": 1, "image_without_captions": 1}
+
+
+def test_faults_of_a_table(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        draw_all(tmp_path / folder)
+    rows = [["image", "caption"], *caption_rows()]
+    write_csv(tmp_path / "captions.csv", rows)
+    with (tmp_path / "captions.csv").open("a") as file:
+        name = EVERY[0].name
+        file.write(f'{name},commas, not quoted\n{name}\n,no image\n{name},\nC:\\x.jpg,out\n{name},"{rows[1][1]}"\n')
+        file.write(f'{name},"a quotation mark that never ends\n')
+    report = load_dataset(tmp_path).report
+    assert report.counts == {
+        "two_files": 12,
+        "mended_row": 1,
+        "unreadable_row": 2,
+        "empty_caption": 1,
+        "escaping_name": 1,
+        "duplicate_row": 1,
+        "image_without_captions": 12,
+    }
+    assert len(report.examples["two_files"]) == 5 and "…" in str(report)
+
+
+def test_a_stray_quotation_mark_cannot_break_a_large_table(tmp_path: Path) -> None:
+    draw_all(tmp_path)
+    rows = "".join(f"{name},{caption.replace(',', '')}\n" for name, caption in caption_rows())
+    (tmp_path / "captions.csv").write_text(f'image,caption\n{rows}{EVERY[0].name},"open\n' + rows * 200)
+    assert load_dataset(tmp_path).report.counts["unreadable_row"] >= 1
+
+
+# Refusals and announcements
+
+
+def test_unknown_format_suggests_the_nearest(tmp_path: Path) -> None:
+    message = refusal(ConfigError, tmp_path, format="flicker8k")
+    assert 'did you mean "flickr8k"' in message and "coco" in message
+
+
+@pytest.mark.parametrize("format", list(DATASETS))
+def test_a_format_named_wrongly_is_one_line(tmp_path: Path, format: str) -> None:
+    EVERY[0].draw().save(tmp_path / "a.jpg")
+    refusal(DataError, tmp_path, format=format)
+
+
+def test_refusals_of_a_whole_dataset(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(DataError, tmp_path / "no")
+    assert "web address" in refusal(DataError, "https://example.org/flickr8k")
+    assert "holds no known dataset" in refusal(DataError, tmp_path)
+    (tmp_path / "readme.md").touch()
+    assert "holds no known dataset" in refusal(DataError, tmp_path / "readme.md")
+    write_csv(tmp_path / "captions.csv", [["image", "caption"], ["a.jpg", "A cat ."]])
+    assert "no image lies under" in refusal(DataError, tmp_path)
+    EVERY[0].draw().save(tmp_path / "b.jpg")
+    message = refusal(DataError, tmp_path)
+    assert "no image has a caption" in message and "a.jpg" in message
+    write_csv(tmp_path / "other.csv", [["x", "y"], ["a.jpg", "A cat ."]])
+    assert "names no image and caption columns" in refusal(DataError, tmp_path / "other.csv")
+    write_csv(tmp_path / "captions.csv", [["image", "caption"], ["b.jpg", "A cat ."]])
+    assert "only 1 captioned photos" in refusal(DataError, tmp_path)
+
+
+def test_several_tables_must_be_named(tmp_path: Path) -> None:
+    draw_all(tmp_path)
+    for name in ("one.csv", "two.csv"):
+        write_csv(tmp_path / name, [["image", "caption"], *caption_rows()])
+    assert "several caption tables (one.csv, two.csv)" in refusal(DataError, tmp_path)
+    assert sizes(load_dataset(tmp_path / "two.csv")) == {"train": 8, "dev": 2, "test": 2}
+
+
+def test_an_emptied_split_is_fatal(tiny_flickr8k: Path) -> None:
+    for drawing in TEST:
+        (tiny_flickr8k / "Flicker8k_Dataset" / drawing.name).unlink()
+    message = refusal(DataError, tiny_flickr8k)
+    assert message.startswith("the test split of") and "do not exist" in message
+
+
+def test_random_split_is_announced_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draw_all(tmp_path)
+    write_csv(tmp_path / "captions.csv", [["image", "caption"], *caption_rows()])
+    load_dataset(tmp_path, seed=7)
+    assert "drawn at random with seed 7" in caplog.text
+
+
+def test_splits_are_reached_by_their_common_names(tiny_flickr8k: Path) -> None:
+    dataset = load_dataset(tiny_flickr8k)
+    assert dataset.examples("val") is dataset.splits["dev"]
+    assert len(list(dataset.captions("train"))) == 40
+    with pytest.raises(ConfigError, match="choose train, dev or test"):
+        dataset.examples("tset")
+
+
+def test_verify_images_opens_each_photo(tiny_flickr8k: Path) -> None:
+    path = tiny_flickr8k / "Flicker8k_Dataset" / TRAIN[0].name
+    path.write_bytes(path.read_bytes()[:500])
+    seen: list[tuple[int, int]] = []
+    failures = verify_images(load_dataset(tiny_flickr8k), lambda done, total: seen.append((done, total)))
+    assert [failure.source for failure in failures] == [str(path)]
+    assert seen[-1] == (12, 12)
+
+
+def test_faults_are_all_described() -> None:
+    assert all(words for words in FAULTS.values())
+
+
+# Text and results
+
+
+def test_read_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A cat .\n\n  A dog\u2028barks .  \n", encoding="utf-8")
+    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("A cat .\nA dog\u2028barks .")
+    assert read_text(tmp_path / "a.txt") == read_text(tmp_path / "a.txt.gz") == ["A cat .", "A dog\u2028barks ."]
+    (tmp_path / "broken.gz").write_bytes((tmp_path / "a.txt.gz").read_bytes()[:-12])
+    (tmp_path / "plain.gz").write_text("not gzip")
+    (tmp_path / "empty.txt").touch()
+    for name in ("broken.gz", "plain.gz", "empty.txt", "missing.txt"):
+        with pytest.raises(DataError, match=name):
+            read_text(tmp_path / name)
+
+
+def test_results_travel(tmp_path: Path) -> None:
+    captions = {"a.jpg": "a cat", "42": "a « dog »", "007": "not a number"}
+    write_results(tmp_path / "deep" / "results.json", captions)
+    assert read_results(tmp_path / "deep" / "results.json") == captions
+    assert [row["image_id"] for row in json.loads((tmp_path / "deep" / "results.json").read_text())] == [
+        "a.jpg",
+        42,
+        "007",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[1]", '[{"image_id": 1}]', '[{"image_id": true, "caption": "x"}]', "[", "\xff"]
+)
+def test_broken_results_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"r\.json"):
+        read_results(tmp_path / "r.json")
+
+
+def test_two_captions_of_one_image_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('[{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]')
+    with pytest.raises(DataError, match="captions image 1 twice"):
+        read_results(tmp_path / "r.json")
+
+
+def test_references_are_grouped_by_image(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(coco_annotations(DEV, 1)))
+    assert read_references(tmp_path / "r.json") == {str(i + 1): list(d.captions) for i, d in enumerate(DEV)}
+
+
+# Writing safely
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    write_atomically(path, b"new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the disk is full; free some space") as caught, atomic_path(tmp_path / "a"):
+        raise OSError(28, "No space left on device")
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_unwritable_targets_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "below", "/dev/null", tmp_path / ("x" * 300)):
+        with pytest.raises(DataError, match="cannot write") as caught:
+            write_atomically(path, "x")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").touch()
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "x"
