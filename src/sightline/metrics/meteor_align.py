@@ -6,14 +6,14 @@ program, so that scores agree with published ones. Words are compared as such; t
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 BEAM = 40
 # A path's rank is one integer, lower is better: more words matched, then fewer chunks, then shorter moves.
-MATCHED, CHUNK = 1 << 64, 1 << 32
+MATCHED, CHUNK = 1 << 48, 1 << 32
 
 
 class Word(NamedTuple):
@@ -33,16 +33,6 @@ class Match(NamedTuple):
     caption_start: int
     caption_length: int
     matcher: int
-
-
-class Path(NamedTuple):
-    """A partial alignment, up to reference word `following`."""
-
-    rank: int
-    end: int  # the caption word after the last match, -1 where the last reference word is not matched
-    following: int
-    taken: int  # bit mask of caption words
-    chain: tuple[Match, Any] | None  # the last match and the chain before it
 
 
 class Sentence:
@@ -108,51 +98,43 @@ def _paraphrases(source: Sentence, target: Sentence) -> Iterator[tuple[int, int,
 
 
 def search(found: list[list[Match]]) -> list[Match]:
-    """Choose among matches so that each word takes part at most once, by beam search along the reference."""
+    """Choose among matches so that each word takes part at most once, by beam search along the reference.
+
+    A path is a plain tuple, since very many are made: its rank (lower is better); the caption word after the last
+    match, or -1 where the last reference word is not matched; the next reference word; a bit mask of the caption
+    words taken; and its matches as a linked list.
+    """
     settled = _settled(found)
-    taken = sum(_caption_bits(match) for match in settled.values())
-    beam = [Path(0, -1, 0, taken, None)]
+    beam: list[tuple[int, int, int, int, Any]] = [(0, -1, 0, 0, None)]
     for position, matches in enumerate(found):
-        grown: list[Path] = []
+        options = [
+            (match.caption_start, match.caption_start + match.caption_length, _bits(match), _weight(match), match)
+            for match in matches
+        ]
+        grown = []
         for path in beam:
-            if path.following > position:  # inside a phrase matched earlier
+            rank, end, following, taken, chain = path
+            if following > position:  # inside a phrase matched earlier
                 grown.append(path)
-            elif position in settled:
-                match = settled[position]
-                grown.append(_take(path, match, abs(position - match.caption_start)))
-            else:
-                moves = 0
-                for match in matches:
-                    if not path.taken & _caption_bits(match):
-                        # The program charges a move to the paths tried after it, not to the one that makes it.
-                        grown.append(_take(path, match, moves))
-                        moves += abs(position - match.caption_start)
-                grown.append(Path(_close_chunk(path) + moves, -1, position + 1, path.taken, path.chain))
+                continue
+            closed = rank if end == -1 else rank + CHUNK
+            moves = abs(position - options[0][0]) if position in settled else 0
+            for start, after, bits, weight, match in options:
+                if not taken & bits:
+                    new = (rank if start == end else closed) - weight * MATCHED + moves
+                    grown.append((new, after, position + match.length, taken | bits, (match, chain)))
+                    # The program charges a move to the paths tried after it, not to the one that makes it.
+                    moves += abs(position - start)
+            if position not in settled:
+                grown.append((closed + moves, -1, position + 1, taken, chain))
         grown.sort(key=itemgetter(0))  # stable: among equals the path found first stays ahead
         beam = grown[:BEAM]
-    chosen: list[Match] = []
-    link = min(beam, key=_close_chunk).chain
-    while link:
-        match, link = link
+    chain = min(beam, key=lambda path: path[0] if path[1] == -1 else path[0] + CHUNK)[4]
+    chosen = []
+    while chain:
+        match, chain = chain
         chosen.append(match)
     return chosen[::-1]
-
-
-def _take(path: Path, match: Match, moves: int) -> Path:
-    """The path with one match more."""
-    rank = path.rank if match.caption_start == path.end else _close_chunk(path)
-    return Path(
-        rank - _weight(match) * MATCHED + moves,
-        match.caption_start + match.caption_length,
-        match.start + match.length,
-        path.taken | _caption_bits(match),
-        (match, path.chain),
-    )
-
-
-def _close_chunk(path: Path) -> int:
-    """The path's rank once the chunk it is in, if any, has ended."""
-    return path.rank if path.end == -1 else path.rank + CHUNK
 
 
 def _weight(match: Match) -> int:
@@ -162,20 +144,27 @@ def _weight(match: Match) -> int:
     return match.length // 2 + match.caption_length // 2
 
 
-def _caption_bits(match: Match) -> int:
+def _bits(match: Match) -> int:
     """The caption words a match takes, as a bit mask."""
     return ((1 << match.caption_length) - 1) << match.caption_start
 
 
-def _settled(found: list[list[Match]]) -> dict[int, Match]:
-    """Matches without alternative: no other match touches any of their words. They are kept by every path."""
-    reference, caption = Counter[int](), Counter[int]()
-    for match in chain.from_iterable(found):
-        reference.update(range(match.start, match.start + match.length))
-        caption.update(range(match.caption_start, match.caption_start + match.caption_length))
+def _settled(found: list[list[Match]]) -> set[int]:
+    """Where a match without alternative starts: no other touches any of its words. Every path takes it."""
+    everything = [match for matches in found for match in matches]
+    reference = Counter(place for match in everything for place in _reference_places(match))
+    caption = Counter(place for match in everything for place in _caption_places(match))
     return {
-        match.start: match
-        for match in chain.from_iterable(found)
-        if all(reference[place] == 1 for place in range(match.start, match.start + match.length))
-        and all(caption[place] == 1 for place in range(match.caption_start, match.caption_start + match.caption_length))
+        match.start
+        for match in everything
+        if all(reference[place] == 1 for place in _reference_places(match))
+        and all(caption[place] == 1 for place in _caption_places(match))
     }
+
+
+def _reference_places(match: Match) -> range:
+    return range(match.start, match.start + match.length)
+
+
+def _caption_places(match: Match) -> range:
+    return range(match.caption_start, match.caption_start + match.caption_length)
