@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sightline.errors import CheckpointError, ConfigError, DataError
-from sightline.tokenizers import TOKENIZERS, Tokenizer, tokenizer_from_json
+from sightline.tokenizers import TOKENIZERS, Tokenizer, tokenizer_from_json, train_tokenizer
 from sightline.tokenizers.bpe import BpeTokenizer
 from sightline.tokenizers.char import CharTokenizer
 from sightline.tokenizers.text import join_words, normalise, split_words
@@ -137,6 +137,16 @@ def test_thirty_thousand_captions_are_quick(name, seconds):
     began = time.process_time()
     TOKENIZERS[name].train(captions)
     assert time.process_time() - began < 2 * seconds  # twice the aim: this machine may be busy
+
+
+def test_a_tokenizer_is_trained_by_name_and_foreign_options_are_named():
+    assert (
+        train_tokenizer("word", CAPTIONS, min_count=2).to_json() == WordTokenizer.train(CAPTIONS, min_count=2).to_json()
+    )
+    with pytest.raises(ConfigError, match="the char tokenizer has no option min_count; it has max_length"):
+        train_tokenizer("char", CAPTIONS, min_count=2)
+    with pytest.raises(ConfigError, match="unknown tokenizer 'morse'; choose from char, word, bpe"):
+        train_tokenizer("morse", CAPTIONS)
 
 
 # What is a word
