@@ -38,7 +38,7 @@ class Tokenizer(ABC):
 
     @classmethod
     @abstractmethod
-    def train(cls, captions: Iterable[str], **options: Any) -> Self:
+    def train(cls, captions: Iterable[str], *args: Any, **options: Any) -> Self:
         """A vocabulary learned from these captions, which must be the training split's only."""
 
     @abstractmethod
