@@ -6,12 +6,13 @@ The K captions of one photo are neighbours: row ``b * K + k`` of any (B*K, ...) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL.Image import Image
     from torch import Tensor
 
 
@@ -91,12 +92,11 @@ class Caption:
     finished: bool = True
     source: str = ""
     others: tuple[Caption, ...] = ()  # the rest of the n-best list
+    photo: Image | None = field(default=None, repr=False, compare=False)  # what the model saw of the photo
 
     @property
     def confidence(self) -> float:
         """Geometric mean of the words' probabilities, between 0 and 1."""
-        import math
-
         return math.exp(self.score / max(1, len(self.words) + int(self.finished)))
 
     def sentence(self) -> str:
@@ -122,7 +122,3 @@ class Failure:
 
     source: str
     reason: str
-
-
-def chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -36,9 +36,12 @@ class Encoder(nn.Module):
         maps, pooled = self.maps(images.contiguous(memory_format=torch.channels_last))  # twice as fast on a CPU
         return ImageFeatures(maps.flatten(2).transpose(1, 2), pooled, maps.shape[2], maps.shape[3])
 
-    def measure(self) -> None:
-        """Find the grid's size and depth by looking at one empty picture."""
+    def measure(self, shape: tuple[int, int, int] | None = None) -> None:
+        """The grid's depth, height and width: as given, or found by looking at one empty picture."""
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if shape:
+            self.dimension, self.height, self.width = shape
+            return
         with torch.no_grad():
             features = self.eval()(torch.zeros(1, 3, self.preprocess.size, self.preprocess.size))
         self.dimension, self.height, self.width = features.grid.shape[2], features.height, features.width

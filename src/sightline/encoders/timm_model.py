@@ -38,6 +38,7 @@ class TimmModel(Encoder):
         fit: Literal["crop", "squash"] = "crop",
         options: dict[str, Any] | None = None,
         preprocess: Preprocess | None = None,
+        shape: tuple[int, int, int] | None = None,
     ):
         super().__init__()
         import timm
@@ -57,7 +58,7 @@ class TimmModel(Encoder):
             self._load(file)
         self.network.reset_classifier(0, "")
         self.preprocess = preprocess or self._preprocess(size, file, fit)
-        self.measure()
+        self.measure(shape)
 
     def _build(self, arch: str, size: int | None, pretrained: bool, arguments: dict[str, Any]) -> Any:
         import timm
@@ -117,5 +118,11 @@ class TimmModel(Encoder):
         return pool_to(maps, self.grid), pooled
 
     def spec(self) -> dict[str, Any]:
-        return {"name": self.name, "grid": self.grid, "options": self.options, "preprocess": self.preprocess.to_json()}
+        return {
+            "name": self.name,
+            "grid": self.grid,
+            "options": self.options,
+            "preprocess": self.preprocess.to_json(),
+            "shape": [self.dimension, self.height, self.width],
+        }
 

@@ -83,6 +83,7 @@ class TorchvisionCNN(Encoder):
         fit: Literal["crop", "squash"] = "crop",
         options: dict[str, Any] | None = None,
         preprocess: Preprocess | None = None,
+        shape: tuple[int, int, int] | None = None,
     ):
         super().__init__()
         network = NETWORKS[name]
@@ -103,7 +104,7 @@ class TorchvisionCNN(Encoder):
         self.preprocess = preprocess or Preprocess(
             size=size, resize=round(size * 256 / 224), mean=mean, std=std, fit=fit
         )
-        self.measure()
+        self.measure(shape)
 
     def _build(self, weights: str) -> nn.Module:
         arguments: dict[str, Any] = {"weights": "DEFAULT" if weights == "library" else None}
@@ -123,7 +124,13 @@ class TorchvisionCNN(Encoder):
         return pool_to(maps, self.grid), maps.mean((2, 3))
 
     def spec(self) -> dict[str, Any]:
-        return {"name": self.name, "grid": self.grid, "options": self.options, "preprocess": self.preprocess.to_json()}
+        return {
+            "name": self.name,
+            "grid": self.grid,
+            "options": self.options,
+            "preprocess": self.preprocess.to_json(),
+            "shape": [self.dimension, self.height, self.width],
+        }
 
 
 def _stride_in_first_convolution(model: Any, name: str) -> None:

@@ -4,13 +4,15 @@ Scores equal those of `java -jar meteor-1.5.jar - - -stdio -l en -norm`, which i
 An image counts with its best reference; the corpus score is computed from summed counts, not from averaged scores.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
 
-from sightline.errors import DataError
 from sightline.metrics.meteor_align import Sentence, Word, align, count_chunks
 from sightline.metrics.meteor_data import MeteorData, load
+from sightline.metrics.metric import check_pairs
 
 ALPHA = 0.85  # weight of recall against precision
 BETA = 0.2  # shape of the penalty for fragments
@@ -32,11 +34,7 @@ class Meteor:
         self, captions: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
     ) -> np.ndarray:
         """Counts of each caption against its best reference (images, 6); both sides as PTB tokens."""
-        if len(captions) != len(references):
-            raise DataError(f"{len(captions)} captions but references for {len(references)} images")
-        for number, texts in enumerate(references):
-            if not texts:
-                raise DataError(f"image {number} has no references")
+        check_pairs(captions, references)
         sentences = iter(self.data.sentences([*captions, *(text for texts in references for text in texts)]))
         candidates = [next(sentences) for _ in captions]
         rows = np.zeros((len(captions), COLUMNS))

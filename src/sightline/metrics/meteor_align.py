@@ -4,6 +4,8 @@ Denkowski and Lavie, "Meteor Universal" (2014), section 2.1. Where paper and rel
 program, so that scores agree with published ones. Words are compared as such; the program compares 32-bit hashes.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -69,18 +71,16 @@ def find_matches(caption: Sentence, reference: Sentence) -> list[list[Match]]:
     """All matches, listed under the reference word they start at; their order decides ties later."""
     identical = [word.text for word in caption.words] == [word.text for word in reference.words]
     found: list[list[Match]] = []
-    for start, word in enumerate(reference.words):
-        text, stem, synsets, _ = word
-        exact = [Match(start, 1, place, 1, EXACT) for place, other in enumerate(caption.words) if other.text == text]
-        found.append(exact)
+    for start, (text, stem, synsets, _) in enumerate(reference.words):
+        equal = [place for place, word in enumerate(caption.words) if word.text == text]
+        found.append([Match(start, 1, place, 1, EXACT) for place in equal])
         if identical:
             continue
-        others = [(place, other) for place, other in enumerate(caption.words) if other.text != text]
-        exact += [Match(start, 1, place, 1, STEM) for place, other in others if other.stem == stem]
+        others = [(place, word) for place, word in enumerate(caption.words) if word.text != text]
+        found[start] += [Match(start, 1, place, 1, STEM) for place, word in others if word.stem == stem]
         if synsets:
-            exact += [
-                Match(start, 1, place, 1, SYNONYM) for place, other in others if not synsets.isdisjoint(other.synsets)
-            ]
+            alike = [place for place, word in others if not synsets.isdisjoint(word.synsets)]
+            found[start] += [Match(start, 1, place, 1, SYNONYM) for place in alike]
     if not identical:
         for start, length, place, size in _paraphrases(reference, caption):
             found[start].append(Match(start, length, place, size, PARAPHRASE))

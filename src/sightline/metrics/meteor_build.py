@@ -4,14 +4,13 @@ The data lies in the `pycocoevalcap` wheel: the jar is read as a zip archive and
 Java is never run and the package never imported.
 """
 
+from __future__ import annotations
+
 import gzip
 import json
-import logging
-import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import islice
@@ -24,10 +23,11 @@ from numpy.typing import DTypeLike
 
 from sightline.errors import DataError
 from sightline.metrics.meteor_table import Table, phrase_key, word_key
+from sightline.progress import track
 
 FORMAT = 1  # raise it when the layout of the tables changes: older ones are then built anew
+BLOCK, BLOCKS = 30_000, 528  # lines read at a time, and how often: 5,274,084 paraphrases of three lines each
 INSTALL = 'METEOR needs the synonyms and paraphrases in the pycocoevalcap wheel: pip install "sightline[metrics]"'
-logger = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
@@ -102,16 +102,10 @@ def _build_paraphrases(path: Path, folder: Path) -> None:
     """One row per phrase, holding the rows of its paraphrases in the order of the file, which METEOR's ties follow."""
     sources, targets = array("Q"), array("Q")
     last, source = "", 0
-    with (
-        path.open("rb") as raw,
-        gzip.open(raw, "rt", encoding="utf-8", newline="\n") as text,
-        _progress(path.stat().st_size) as report,
-    ):
-        while entry := list(islice(text, 3)):  # a probability (unused by METEOR), a phrase, its paraphrase
-            _, phrase, paraphrase = entry
+    for block in track(_blocks(path), "indexing METEOR's paraphrases", total=BLOCKS):
+        for phrase, paraphrase in zip(block[1::3], block[2::3], strict=True):
             if phrase != last:
                 last, source = phrase, phrase_key(phrase.split())
-                report(raw.tell())
             sources.append(source)
             targets.append(phrase_key(paraphrase.split()))
     entries = np.frombuffer(sources, np.uint64)
@@ -121,26 +115,8 @@ def _build_paraphrases(path: Path, folder: Path) -> None:
     Table.build(keys, entries, rows).save(folder, "paraphrases")
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A function to call with the bytes read so far: a bar on a terminal, a log line per quarter elsewhere."""
-    title = "Indexing METEOR's paraphrases (once)"
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(title, total=total)
-            yield lambda done: progress.update(task, completed=done)
-        return
-
-    quarter = 0
-
-    def log(done: int) -> None:
-        nonlocal quarter
-        if done * 4 // total > quarter:
-            quarter = done * 4 // total
-            logger.info("%s: %d %%", title, quarter * 25)
-
-    logger.info("%s: 0 %%", title)
-    yield log
+def _blocks(path: Path) -> Iterator[list[str]]:
+    """The lines of the file: a probability (which METEOR does not use), a phrase, its paraphrase, and so on."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
+        while block := list(islice(text, BLOCK)):
+            yield block

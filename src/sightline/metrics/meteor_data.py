@@ -3,6 +3,8 @@
 The index is built on first use (half a minute, 50 MB) and again whenever the wheel it came from changes.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -27,7 +29,7 @@ INFLECTIONS = [
     *[("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")],
     *[("er", ""), ("est", ""), ("er", "e"), ("est", "e")],
 ]
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class MeteorData:
@@ -111,6 +113,7 @@ def cache_folder() -> Path:
 
 def _build_into(source: Source, folder: Path) -> None:
     """Build aside and rename, so that a half-written index is never opened and two processes may build at once."""
+    log.info("building METEOR's index in %s: once, about half a minute", folder)
     began = time.perf_counter()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -125,4 +128,4 @@ def _build_into(source: Source, folder: Path) -> None:
                     raise
     except OSError as error:
         raise DataError(f"cannot write METEOR's index to {folder} ({error}): set SIGHTLINE_CACHE") from error
-    logger.info("METEOR's index is ready in %s after %.0f s", folder, time.perf_counter() - began)
+    log.info("METEOR's index is ready after %.0f s", time.perf_counter() - began)

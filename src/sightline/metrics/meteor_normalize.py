@@ -3,6 +3,8 @@
 It splits what PTB keeps together: `t-shirt` becomes `t shirt`, `n't` becomes `n 't`, `u.s.` becomes `us`.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 

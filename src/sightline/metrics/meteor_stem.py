@@ -4,6 +4,8 @@ Steps and regions are those of https://snowballstem.org/algorithms/english/stemm
 changed a few words, so a current stemming package would not give METEOR's matches.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 VOWELS = frozenset("aeiouy")

@@ -5,6 +5,8 @@ Here opening costs nothing and looking up is a binary search. Words and phrases 
 two million phrases the chance that a phrase not in the table is mistaken for one that is, is below 1 in 10^12.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
@@ -45,7 +47,7 @@ class Table:
         self.keys, self.offsets, self.values = keys, offsets, values
 
     @classmethod
-    def build(cls, keys: np.ndarray, entries: np.ndarray, values: np.ndarray) -> "Table":
+    def build(cls, keys: np.ndarray, entries: np.ndarray, values: np.ndarray) -> Table:
         """From sorted unique keys and any number of (entry's key, value) pairs; a row keeps its pairs' order."""
         rows = np.searchsorted(keys, entries)
         order = np.argsort(rows, kind="stable")
@@ -53,7 +55,7 @@ class Table:
         return cls(keys, offsets.astype(np.uint32), values[order])
 
     @classmethod
-    def open(cls, folder: Path, name: str) -> "Table":
+    def open(cls, folder: Path, name: str) -> Table:
         """Map the arrays that `save` wrote."""
         parts = [np.load(folder / f"{name}-{part}.npy", mmap_mode="r") for part in ("keys", "offsets", "values")]
         return cls(*map(np.asarray, parts))  # a plain view of the mapped file: np.memmap is slow to index

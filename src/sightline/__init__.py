@@ -1,0 +1,43 @@
+"""Sightline says in a sentence what a photo shows, and shows, word by word, where it looked.
+
+>>> import sightline
+>>> captioner = sightline.load()
+>>> captioner.caption("dog.jpg").text
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sightline.captioner import Captioner, load
+    from sightline.errors import SightlineError
+    from sightline.evaluate import evaluate
+    from sightline.training.trainer import train
+    from sightline.types import Caption, Failure, Word
+
+__version__ = "0.1.0"
+__all__ = ["Caption", "Captioner", "Failure", "SightlineError", "Word", "evaluate", "load", "train"]
+
+_HOMES = {
+    "Caption": "types",
+    "Failure": "types",
+    "Word": "types",
+    "SightlineError": "errors",
+    "Captioner": "captioner",
+    "load": "captioner",
+    "evaluate": "evaluate",
+    "train": "training.trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Nothing heavy is imported until it is used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sightline' has no attribute {name!r}")
+    return getattr(import_module(f"sightline.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,159 @@
+"""Photos in, captions out: the one object behind the Python API, the command line, the server and bulk jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from sightline.checkpoint import Checkpoint, load_checkpoint
+from sightline.decoding import DecodingOptions, Hypothesis, decode
+from sightline.errors import ConfigError, ImageError
+from sightline.images import ImageSource, open_image
+from sightline.types import Caption, Failure, ImageFeatures, Word
+
+DEFAULT_MODEL = Path(__file__).parent / "models" / "default"
+
+
+class Captioner:
+    """One trained model, or several with one vocabulary acting together."""
+
+    def __init__(self, checkpoints: Sequence[Checkpoint], device: str | torch.device = "cpu"):
+        self.device = torch.device(device)
+        self.models = [checkpoint.model.to(self.device).eval() for checkpoint in checkpoints]
+        self.tokenizer = checkpoints[0].tokenizer
+        if any(other.tokenizer.to_json() != self.tokenizer.to_json() for other in checkpoints[1:]):
+            raise ConfigError("the models of an ensemble must have been trained with one vocabulary; these have different ones")
+        self.folders = [checkpoint.folder for checkpoint in checkpoints]
+        self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
+
+    @overload
+    def caption(self, source: list[ImageSource], **options: Any) -> list[Caption]: ...
+    @overload
+    def caption(self, source: ImageSource, **options: Any) -> Caption: ...
+    def caption(self, source: ImageSource | list[ImageSource], **options: Any) -> Caption | list[Caption]:
+        """A caption for a path, bytes, Pillow image or array; a list gives a list. The first bad photo raises.
+
+        ``options`` are `DecodingOptions`: beam, length_penalty, min_length, candidates, sample, temperature, ...
+        """
+        several = isinstance(source, list | tuple)
+        captions = []
+        for result in self.stream(source if several else [source], keep_photos=True, **options):  # type: ignore[list-item]
+            if isinstance(result, Failure):
+                raise ImageError(result.reason)
+            captions.append(result)
+        return captions if several else captions[0]
+
+    def stream(
+        self, sources: Iterable[ImageSource], batch_size: int = 16, keep_photos: bool = False, **options: Any
+    ) -> Iterator[Caption | Failure]:
+        """A caption or the reason why not, for each source in order. Nothing is lost to a bad neighbour."""
+        chosen = self.decoding(**options)
+        waiting: list[tuple[str, Any]] = []
+        for source in sources:
+            name = str(source) if isinstance(source, str | Path) else ""
+            try:
+                waiting.append((name, open_image(source)))
+            except ImageError as error:
+                waiting.append((name, Failure(name, str(error))))
+            if len(waiting) == batch_size:
+                yield from self._batch(waiting, chosen, keep_photos)
+                waiting = []
+        if waiting:
+            yield from self._batch(waiting, chosen, keep_photos)
+
+    def decoding(self, **options: Any) -> DecodingOptions:
+        """The model's own options with these changes."""
+        known = self.options.__dataclass_fields__
+        if unknown := [name for name in options if name not in known]:
+            from sightline.config import nearest
+
+            raise ConfigError(f"unknown option {unknown[0]!r}{nearest(unknown[0], known)}")
+        chosen = replace(self.options, **options)
+        if chosen.max_length > self.tokenizer.max_length:
+            raise ConfigError(f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}")
+        return chosen
+
+    def encode(self, photos: Sequence[Any]) -> list[ImageFeatures]:
+        """Each model's features of some opened photos."""
+        with torch.inference_mode():
+            return [
+                model.encoder(torch.stack([model.encoder.preprocess(photo) for photo in photos]).to(self.device))
+                for model in self.models
+            ]
+
+    def decode(self, features: Sequence[ImageFeatures], options: DecodingOptions | None = None) -> list[Caption]:
+        """Captions from ready features, one set for each model."""
+        decoders = [model.decoder for model in self.models]
+        options = options or self.options
+        if len(decoders) == 1:
+            found = decode(decoders[0], features[0], options)
+        else:
+            found = decode(decoders, list(features), options)
+        grid = (features[0].height, features[0].width)
+        captions = []
+        for hypotheses in found:
+            best, *others = [self._caption(hypothesis, grid) for hypothesis in hypotheses]
+            captions.append(replace(best, others=tuple(others)))
+        return captions
+
+    def _batch(self, waiting: list[tuple[str, Any]], options: DecodingOptions, keep_photos: bool) -> Iterator[Caption | Failure]:
+        photos = [photo for _, photo in waiting if not isinstance(photo, Failure)]
+        captions = iter(self.decode(self.encode(photos), options) if photos else [])
+        for name, photo in waiting:
+            if isinstance(photo, Failure):
+                yield photo
+            else:
+                visible = self.models[0].encoder.preprocess.visible(photo) if keep_photos else None
+                yield replace(next(captions), source=name, photo=visible)
+
+    def _caption(self, found: Hypothesis, grid: tuple[int, int]) -> Caption:
+        words = tuple(
+            Word(
+                text=text,
+                probability=math.exp(sum(found.log_probs[place] for place in places)),
+                attention=self._attention(found, places, grid),
+                gate=float(found.gate[places].mean()) if found.gate is not None else None,
+                alternatives=self._alternatives(found, places[0]),
+            )
+            for text, places in self.tokenizer.words(found.tokens)
+        )
+        return Caption(self.tokenizer.decode(found.tokens), words, sum(found.log_probs), found.finished)
+
+    @staticmethod
+    def _attention(found: Hypothesis, places: list[int], grid: tuple[int, int]) -> np.ndarray | None:
+        if found.attention is None or not grid[0]:
+            return None
+        return found.attention[places].mean(0).view(grid).float().cpu().numpy()
+
+    def _alternatives(self, found: Hypothesis, place: int) -> tuple[tuple[str, float], ...]:
+        if not found.alternatives:
+            return ()
+        return tuple((self.tokenizer.tokens[token], chance) for token, chance in found.alternatives[place])
+
+
+def load(*names: str | Path, device: str | torch.device = "cpu") -> Captioner:
+    """The shipped model, a model folder or a hub name; several folders make an ensemble."""
+    return Captioner([load_checkpoint(resolve(name)) for name in names or (DEFAULT_MODEL,)], device)
+
+
+def resolve(name: str | Path) -> Path:
+    """Where a model lies: a folder, or a name on the Hugging Face hub (``owner/model``), fetched if need be."""
+    path = Path(name).expanduser()
+    looks_like_hub = isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    if path.exists() or not looks_like_hub:
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.toml"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        raise ConfigError(
+            f"{name!r} is neither a folder here nor a model on the hub that can be reached ({type(error).__name__})"
+        ) from None

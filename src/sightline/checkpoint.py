@@ -1,0 +1,171 @@
+"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
+
+Only tensors, JSON and TOML: nothing in it is ever executed, and the weights fit the configuration exactly or are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sightline.decoders import DECODERS, build_decoder
+from sightline.encoders import encoder_from_spec
+from sightline.encoders.weights import load_strictly
+from sightline.errors import CheckpointError, ConfigError
+from sightline.files import atomic_path, write_atomically
+from sightline.model import CaptionModel
+from sightline.tokenizers import Tokenizer, tokenizer_from_json
+
+FORMAT = "sightline-1"
+LARGEST_JSON = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a model folder holds."""
+
+    model: CaptionModel
+    tokenizer: Tokenizer
+    decoding: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    recipe: str = ""
+    folder: Path | None = None
+
+
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = False) -> None:
+    """Every file is written whole or not at all; the weights come last but for the metrics."""
+    folder = Path(folder)
+    config = {
+        "format": FORMAT,
+        "encoder": checkpoint.model.encoder.spec(),
+        "decoder": checkpoint.model.decoder.spec,
+        "decoding": checkpoint.decoding,
+    }
+    write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    write_atomically(folder / "tokenizer.json", json.dumps(checkpoint.tokenizer.to_json(), ensure_ascii=False) + "\n")
+    if checkpoint.recipe:
+        write_atomically(folder / "recipe.toml", checkpoint.recipe)
+    save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, half))
+    write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
+
+
+def load_checkpoint(folder: str | Path) -> Checkpoint:
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: no such folder; `sightline models` lists models")
+    missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
+    config = read_json(folder / "config.json")
+    if config.get("format") != FORMAT:
+        raise CheckpointError(f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
+    tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
+    model = _build(config, tokenizer, folder)
+    load_model_tensors(model, folder / "model.safetensors")
+    metrics = folder / "metrics.json"
+    recipe = folder / "recipe.toml"
+    return Checkpoint(
+        model.eval().requires_grad_(False),
+        tokenizer,
+        config.get("decoding", {}),
+        read_json(metrics) if metrics.is_file() else {},
+        recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        folder,
+    )
+
+
+def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> CaptionModel:
+    where = f"{folder}/config.json"
+    unknown = set(config) - {"format", "encoder", "decoder", "decoding"}
+    if unknown:
+        raise CheckpointError(f"{where}: unknown key {sorted(unknown)[0]!r}; the file was changed or is of another version")
+    try:
+        decoder = dict(config["decoder"])
+        if decoder["name"] not in DECODERS:
+            raise CheckpointError(f"{where}: decoder.name is {decoder['name']!r}; known are {', '.join(DECODERS)}")
+        if decoder["vocabulary"] != tokenizer.size:
+            raise CheckpointError(
+                f"{folder}: the model has {decoder['vocabulary']} words, its tokenizer.json {tokenizer.size}; they do not belong together"
+            )
+        return CaptionModel(encoder_from_spec(config["encoder"]), build_decoder(**decoder))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError, ConfigError) as error:
+        text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise CheckpointError(f"{where} does not describe a model: {text}") from None
+
+
+def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
+    """A network's tensors for a file, each once: tied ones under their first name."""
+    tied = _tied(model)
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {
+        name: (tensor.half() if half and tensor.is_floating_point() else tensor).detach().cpu().contiguous().clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def load_model_tensors(model: nn.Module, path: Path) -> None:
+    tensors = {
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in read_tensors(path)[0].items()
+    }
+    tensors |= {name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors}
+    load_strictly(model, tensors, path)
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Names of tensors that are another one's, with that one's name."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.numel() and first.setdefault(tensor.data_ptr(), name) != name:
+            tied[name] = first[tensor.data_ptr()]
+    return tied
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """One safetensors file, atomically; a full disk leaves the file that was there."""
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # safetensors wraps the operating system's error in its own
+            if "No space left" in str(error):
+                raise OSError(28, "No space left on device") from None
+            raise OSError(5, str(error)) from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a safetensors file and its metadata."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise CheckpointError(f"{path} is larger than {LARGEST_JSON >> 20} MB; this is not one of our files")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is not a JSON object; copy the file again")
+    return value
+
+
+def checkpoint_hash(folder: str | Path) -> str:
+    """A short name for exactly these weights, for score signatures."""
+    digest = hashlib.sha256()
+    with (Path(folder) / "model.safetensors").open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()[:12]
+
+

@@ -1,0 +1,14 @@
+"""What training optimises. A new idea is a file and a line here; the loop stays as it is."""
+
+from sightline.training.objectives.base import Objective
+from sightline.training.objectives.cross_entropy import CrossEntropy
+from sightline.training.objectives.distillation import Distillation
+from sightline.training.objectives.hard_attention import HardAttention
+from sightline.training.objectives.self_critical import SelfCritical
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "cross-entropy": CrossEntropy,
+    "hard-attention": HardAttention,
+    "self-critical": SelfCritical,
+    "distillation": Distillation,
+}

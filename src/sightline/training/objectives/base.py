@@ -1,0 +1,59 @@
+"""What every objective is: ``loss, logs = objective(model, batch)``. Its buffers are part of the training state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sightline.data.loader import Batch
+from sightline.types import DecoderOutput
+
+Logs = dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    needs_teacher = False
+    generates = False  # whether it captions photos itself, and so needs their references
+
+    def prepare(self, model: Any, context: Any) -> None:
+        """Called once before training with the model and the run's parts (tokenizer, references)."""
+
+    def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
+        raise NotImplementedError
+
+
+def token_losses(output: DecoderOutput, tokens: Tensor, pad: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and plain negative log-likelihood of each next token, each (R, T), zero where there is none; and the mask."""
+    targets = tokens[:, 1:]
+    mask = targets != pad
+    log_probs = output.logits.log_softmax(-1)
+    nll = -log_probs.gather(2, targets[:, :, None]).squeeze(2) * mask
+    if smoothing == 0:
+        return nll, nll, mask
+    uniform = -log_probs.mean(-1) * mask
+    return (1 - smoothing) * nll + smoothing * uniform, nll, mask
+
+
+def doubly_stochastic(attention: Tensor, mask: Tensor) -> Tensor:
+    """sum_i (1 - sum_t alpha_ti)^2 of each caption (R,): over a caption every place should get its share of looks.
+
+    Normalised per caption: a sum over places here, a mean over the captions of the batch by the caller.
+    """
+    looked = (attention * mask[:, :, None]).sum(1)  # (R, N)
+    return (1 - looked).square().sum(1) * mask.any(1)
+
+
+def across_processes(total: Tensor) -> Tensor:
+    """The mean of a number over all processes."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        total = total.clone()
+        torch.distributed.all_reduce(total)
+        total /= torch.distributed.get_world_size()
+    return total
+
+
+def softened(logits: Tensor, temperature: float) -> Tensor:
+    return F.log_softmax(logits / temperature, dim=-1)

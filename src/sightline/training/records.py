@@ -1,0 +1,74 @@
+"""What a run leaves for people: curves as JSONL and for TensorBoard, and a line or table per epoch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from sightline.files import write_atomically
+
+log = logging.getLogger("sightline.training")
+
+
+class Records:
+    """``history.jsonl`` holds one object per epoch; a resumed run first drops epochs it is about to repeat."""
+
+    def __init__(self, folder: Path, epoch: int = 0):
+        self.path = folder / "history.jsonl"
+        kept = [record for record in read_history(folder) if record["epoch"] < epoch]
+        write_atomically(self.path, "".join(json.dumps(record) + "\n" for record in kept))
+        self.board = _tensorboard(folder)
+
+    def step(self, number: int, values: dict[str, float]) -> None:
+        if self.board:
+            for name, value in values.items():
+                self.board.add_scalar(f"train/{name}", value, number)
+
+    def epoch(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        if self.board:
+            for name, value in record.items():
+                if isinstance(value, int | float) and name != "epoch":
+                    self.board.add_scalar(f"epoch/{name}", value, record["epoch"])
+            self.board.flush()
+        log.info("%s", epoch_line(record))
+        for name, caption, reference in samples:
+            log.info("    %-26.26s %-50.50s | %s", name, caption, reference)
+
+
+def epoch_line(record: dict[str, Any]) -> str:
+    shown = {
+        "train": ("train_nll", "{:.3f}"),
+        "dev": ("dev_nll", "{:.3f}"),
+        "per char": ("dev_nll_per_character", "{:.3f}"),
+        "CIDEr": ("cider", "{:.1%}"),
+        "BLEU-4": ("bleu_4", "{:.1%}"),
+        "minutes": ("minutes", "{:.1f}"),
+    }
+    parts = [f"{label} {form.format(record[key])}" for label, (key, form) in shown.items() if key in record]
+    return f"epoch {record['epoch'] + 1}: " + ", ".join(parts) + ("  (best so far)" if record.get("best") else "")
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "history.jsonl"
+    if not path.exists():
+        return []
+    records = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(text))
+        except ValueError:
+            continue  # the line a killed run was writing
+    return records
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        log.info("no curves for TensorBoard: pip install 'sightline[train]' adds them; history.jsonl has the numbers")
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

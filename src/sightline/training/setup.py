@@ -1,0 +1,147 @@
+"""From a recipe and a dataset to the parts of a run: tokenizer, model, objective, photos and batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from sightline.checkpoint import Checkpoint, load_checkpoint, load_model_tensors
+from sightline.config import Distillation, Recipe
+from sightline.data import Dataset, Example
+from sightline.data.loader import CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
+from sightline.decoders import build_decoder, build_embedding
+from sightline.encoders import build_encoder
+from sightline.errors import ConfigError
+from sightline.model import CaptionModel
+from sightline.tokenizers import TOKENIZERS, Tokenizer
+from sightline.training.feature_cache import FeatureCache
+from sightline.training.objectives import OBJECTIVES, Objective
+
+log = logging.getLogger("sightline.training")
+
+
+@dataclass
+class Parts:
+    """All that one run is made of."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    model: CaptionModel
+    objective: Objective
+    train: CaptionLoader
+    dev: CaptionLoader
+    dev_examples: list[Example]
+    references: list[Sequence[str]]  # of the training photos
+
+    def checkpoint(self, metrics: dict) -> Checkpoint:
+        decoding = {"max_length": self.tokenizer.max_length, **self.recipe.decoding.options()}
+        return Checkpoint(self.model, self.tokenizer, decoding, metrics, self.recipe.to_toml())
+
+
+def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
+    """From the training captions; a distilled or continued run keeps its predecessor's vocabulary."""
+    before = recipe.training.init or (recipe.objective.teacher if isinstance(recipe.objective, Distillation) else None)
+    if before:
+        return load_checkpoint(before).tokenizer
+    section = recipe.tokenizer
+    return TOKENIZERS[section.name].train(dataset.captions("train"), **section.options())
+
+
+def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
+    encoder = build_encoder(recipe.encoder.name, **recipe.encoder.options())
+    options = recipe.decoder.options()
+    embedding = build_embedding(
+        recipe.embedding.name, tokenizer.tokens, options["width"], recipe.embedding.file, recipe.embedding.frozen
+    )
+    decoder = build_decoder(
+        recipe.decoder.name,
+        features=encoder.dimension,
+        vocabulary=tokenizer.size,
+        max_length=tokenizer.max_length,
+        embedding=embedding,
+        **options,
+    )
+    model = CaptionModel(encoder, decoder)
+    if recipe.training.init:
+        load_model_tensors(model, Path(recipe.training.init) / "model.safetensors")
+    encoder.set_trainable(recipe.encoder.train)
+    return model
+
+
+def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: int = 1) -> Parts:
+    tokenizer = build_tokenizer(recipe, dataset)
+    model = build_model(recipe, tokenizer)
+    data, training = recipe.data, recipe.training
+    train, dev = dataset.examples("train"), dataset.examples("dev")
+    if training.dev_photos:
+        dev = dev[: training.dev_photos]
+    teacher = load_checkpoint(recipe.objective.teacher) if isinstance(recipe.objective, Distillation) else None
+    common = {"pad": tokenizer.pad, "process": process, "processes": processes, "workers": data.workers}
+    objective = _objective(recipe, tokenizer, model, teacher)
+    return Parts(
+        recipe,
+        tokenizer,
+        model,
+        objective,
+        CaptionLoader(
+            [[tokenizer.encode(text) for text in example.captions] for example in train],
+            photo_source(model, train, recipe, augment=data.augment),
+            batch_size=training.batch_size,
+            choice=data.captions,
+            per_photo=data.captions_per_photo,
+            by_length=data.by_length,
+            seed=training.seed,
+            teacher=_teacher_photos(teacher, train) if teacher else None,
+            **common,
+        ),
+        CaptionLoader(
+            [[tokenizer.encode(text) for text in example.captions] for example in dev],
+            photo_source(model, dev, recipe, augment=False),
+            batch_size=max(training.batch_size, processes),
+            choice="all",
+            **common,
+        ),
+        dev,
+        [example.captions for example in train],
+    )
+
+
+def _objective(recipe: Recipe, tokenizer: Tokenizer, model: CaptionModel, teacher: Checkpoint | None) -> Objective:
+    options = recipe.objective.options()
+    if teacher is not None:
+        options |= {"teacher": teacher.model, "student_dimension": model.encoder.dimension}
+    return OBJECTIVES[recipe.objective.name](pad=tokenizer.pad, **options)
+
+
+def photo_source(model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool) -> PhotoSource:
+    """Cached features of a frozen encoder, or pixels."""
+    if model.encoder.trained or not recipe.data.cache:
+        return PixelPhotos(examples, model.encoder.preprocess, augment)
+    views = recipe.data.views if augment else 1
+    if augment and views == 1:
+        raise ConfigError("data.augment with cached features needs data.views of 2 or more, or data.cache=false")
+    return CachedPhotos(
+        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views).fill(workers=recipe.data.workers)
+    )
+
+
+def _teacher_photos(teacher: Checkpoint, examples: Sequence[Example]) -> PhotoSource:
+    teacher.model.encoder.set_trainable("frozen")
+    return CachedPhotos(FeatureCache(teacher.model.encoder, examples, grid=teacher.model.decoder.uses_grid).fill())
+
+
+class Step(nn.Module):
+    """Model and objective as one module, so that whatever spreads a run over processes sees every trained weight."""
+
+    def __init__(self, model: CaptionModel, objective: Objective):
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        return self.objective(self.model, batch)
+
+

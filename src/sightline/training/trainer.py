@@ -1,0 +1,295 @@
+"""The one training loop: any recipe, resumable to the bit, selected by the quality of generated dev captions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_seed
+
+from sightline.captioner import Captioner
+from sightline.checkpoint import save_checkpoint
+from sightline.config import Recipe
+from sightline.data import Dataset, load_dataset
+from sightline.data.loader import Batch
+from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.files import write_atomically
+from sightline.metrics import score
+from sightline.progress import duration, track
+from sightline.training.objectives.base import token_losses
+from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
+from sightline.training.records import Records
+from sightline.training.setup import Parts, Step, build_parts
+from sightline.training.state import load_state, save_state
+
+log = logging.getLogger("sightline.training")
+QUICK_METRICS = ("bleu", "rouge", "cider")
+
+
+def train(
+    recipe: Recipe, data: str | Path | Dataset, output: str | Path, resume: bool = False, format: str = "auto"
+) -> dict[str, Any]:
+    """Train a recipe on a dataset into a model folder; returns the best epoch's record."""
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format, recipe.training.seed)
+    log.info("%s", dataset.report)
+    return Trainer(recipe, dataset, Path(output), resume).run()
+
+
+class Trainer:
+    def __init__(self, recipe: Recipe, dataset: Dataset, output: Path, resume: bool = False):
+        self.recipe, self.settings, self.output = recipe, recipe.training, output
+        self.accelerator = Accelerator(
+            mixed_precision=self.settings.precision,
+            gradient_accumulation_steps=self.settings.accumulate,
+            step_scheduler_with_optimizer=False,
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        )
+        self._check_output(resume)
+        set_seed(self.settings.seed)
+        self.parts = self._parts(dataset)
+        self.model, self.tokenizer = self.parts.model, self.parts.tokenizer
+        self.parts.objective.prepare(self.model, self.parts)
+        step = Step(self.model, self.parts.objective)
+        encoder_rate = recipe.encoder.learning_rate or self.settings.learning_rate / 10
+        if recipe.encoder.name == "patches":
+            encoder_rate = recipe.encoder.learning_rate or self.settings.learning_rate
+        self.optimizer = build_optimizer(
+            step, self.settings.optimizer, self.settings.learning_rate, self.settings.weight_decay, encoder_rate
+        )
+        self.plain_step = step
+        self.step, self.optimizer = self.accelerator.prepare(step, self.optimizer)
+        self.batches = len(self.parts.train)
+        updates = math.ceil(self.batches / self.settings.accumulate) * self.settings.epochs
+        self.schedule = Schedule(
+            self.optimizer, self.settings.schedule, round(self.settings.warmup * updates), updates
+        )
+        self.average = AveragedWeights(self.model, self.settings.average) if self.settings.average else None
+        self.progress: dict[str, Any] = {
+            "epoch": 0, "batch": 0, "updates": 0, "best": None, "best_epoch": -1, "bad": 0, "seconds": 0.0,
+            "sums": {}, "finished": False, "recipe": recipe.to_dict(),
+        }  # fmt: skip
+        if resume and self._state_path.exists():
+            self._resume()
+        self.records = Records(output, self.progress["epoch"]) if self.accelerator.is_main_process else None
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        every, trained = self.model.count()
+        log.info("%s parameters, %s trained; %d batches an epoch", f"{every:,}", f"{trained:,}", self.batches)
+        best: dict[str, Any] = self.progress.get("best_record") or {}
+        self.last_saved = time.monotonic()
+        while self.progress["epoch"] < self.settings.epochs and not self.progress["finished"]:
+            self._epoch()
+            record = self._evaluate()
+            if record.get("best"):
+                best = record
+            self.progress["best_record"] = best
+            self.progress |= {"epoch": self.progress["epoch"] + 1, "batch": 0, "sums": {}}
+            if self.settings.patience and self.progress["bad"] >= self.settings.patience:
+                log.info("no better dev %s for %d evaluations: done", self.settings.metric, self.settings.patience)
+                self.progress["finished"] = True
+            self._save_state()
+        self.accelerator.wait_for_everyone()
+        return best
+
+    def _epoch(self) -> None:
+        self.step.train()
+        number, started = self.progress["epoch"], time.monotonic()
+        batches = self.parts.train.epoch(number, skip=self.progress["batch"])
+        label = f"epoch {number + 1}/{self.settings.epochs}"
+        for batch in track(batches, label, self.batches - self.progress["batch"]):
+            self._update(batch.to(self.accelerator.device))
+            self.progress["batch"] += 1
+            if time.monotonic() - self.last_saved > 60 * self.settings.checkpoint_minutes:
+                started = self._clock(started)
+                self._save_state()
+        self._clock(started)
+
+    def _clock(self, started: float) -> float:
+        now = time.monotonic()
+        self.progress["seconds"] += now - started
+        return now
+
+    def _update(self, batch: Batch) -> None:
+        last = (self.progress["batch"] + 1) % self.settings.accumulate == 0 or self.progress["batch"] + 1 == self.batches
+        self.accelerator.gradient_state._set_sync_gradients(last)
+        with self._no_sync_unless(last):
+            loss, logs = self.step(batch)
+            self._check_finite(loss)
+            self.accelerator.backward(loss)
+        sums = self.progress["sums"]
+        for name, value in {"loss": loss.detach(), **logs}.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        if not last:
+            return
+        if self.settings.clip:
+            norm = self.accelerator.clip_grad_norm_(self.step.parameters(), self.settings.clip)
+            if self.settings.precision != "fp16":
+                self._check_finite(norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        self.progress["updates"] += 1
+        if self.average:
+            self.average.update(self.model)
+        if self.records and self.progress["updates"] % 20 == 0:
+            values = {name: float(value) for name, value in logs.items()}
+            self.records.step(self.progress["updates"], {"loss": float(loss), **values})
+
+    @contextmanager
+    def _no_sync_unless(self, last: bool) -> Iterator[None]:
+        if last:
+            yield
+        else:
+            with self.accelerator.no_sync(self.step):
+                yield
+
+    def _check_finite(self, value: torch.Tensor) -> None:
+        if not bool(torch.isfinite(value)):
+            place = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
+            raise SightlineError(
+                f"the loss is {float(value)} in {place}: training stopped, {self.output} keeps the last good checkpoint; "
+                "lower training.learning_rate or set training.clip, then --resume"
+            )
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> dict[str, Any]:
+        epoch, count = self.progress["epoch"], max(1, self.progress["batch"])
+        record: dict[str, Any] = {"epoch": epoch, "minutes": round(self.progress["seconds"] / 60, 2)}
+        record |= {f"train_{name}": total / count for name, total in self.progress["sums"].items()}
+        due = (epoch + 1) % self.settings.evaluate_every == 0 or epoch + 1 == self.settings.epochs
+        samples: list[tuple[str, str, str]] = []
+        if due:
+            with self._averaged():
+                record |= self._dev_losses()
+                captions = self._dev_captions()
+                references = [example.captions for example in self.parts.dev_examples]
+                record |= score(captions, references, QUICK_METRICS)
+                samples = self._samples(captions)
+                self._select(record)
+        if self.records:
+            self.records.epoch(record, samples)
+        return record
+
+    def _select(self, record: dict[str, Any]) -> None:
+        """Keep the model if this is the best epoch so far."""
+        value = -record["dev_nll"] if self.settings.metric == "loss" else record[self.settings.metric]
+        self.schedule.evaluated(value)
+        best = self.progress["best"]
+        record["best"] = best is None or value > best
+        self.progress["bad"] = 0 if record["best"] else self.progress["bad"] + 1
+        if record["best"]:
+            self.progress |= {"best": value, "best_epoch": record["epoch"]}
+            if self.accelerator.is_main_process:
+                every, trained = self.model.count()
+                facts = {"dev": record, "parameters": every, "trained": trained, "seed": self.settings.seed}
+                save_checkpoint(self.output, self.parts.checkpoint(facts))
+
+    @torch.no_grad()
+    def _dev_losses(self) -> dict[str, float]:
+        """Teacher-forced loss per token, per character and per caption: the last two compare across tokenizers."""
+        self.model.eval()
+        sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
+        for batch in self.parts.dev.epoch(0):
+            batch = batch.to(self.accelerator.device)
+            output = self.model(batch.photos, batch.tokens[:, :-1])
+            _, nll, mask = token_losses(output, batch.tokens, self.tokenizer.pad)
+            sums += torch.stack([nll.sum(), mask.sum(), mask.any(1).sum()]).double()
+        total, tokens, captions = self.accelerator.reduce(sums).tolist()
+        texts = [self.tokenizer.normalise(text) for example in self.parts.dev_examples for text in example.captions]
+        characters = sum(len(text) + 1 for text in texts)
+        return {
+            "dev_nll": total / tokens,
+            "dev_nll_per_character": total / characters,
+            "dev_nll_per_caption": total / captions,
+        }
+
+    def _dev_captions(self) -> list[str]:
+        captioner = Captioner([self.parts.checkpoint({})], self.accelerator.device)
+        count, rank, world = len(self.parts.dev_examples), self.accelerator.process_index, self.accelerator.num_processes
+        mine = list(range(rank, count, world))
+        captions: list[tuple[int, str]] = []
+        options = captioner.decoding(want_attention=False)
+        import random
+
+        for start in track(range(0, len(mine), 50), "captioning dev", -(-len(mine) // 50)):
+            photos = mine[start : start + 50]
+            features = self.model.features(_to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device))
+            captions += zip(photos, (caption.text for caption in captioner.decode([features], options)))
+        if world > 1:
+            captions = gather_object(captions)
+        return [text for _, text in sorted(captions)]
+
+    def _samples(self, captions: list[str]) -> list[tuple[str, str, str]]:
+        examples = self.parts.dev_examples
+        chosen = range(0, len(examples), max(1, len(examples) // 3))
+        return [(examples[i].name, captions[i], examples[i].captions[0]) for i in list(chosen)[:3]]
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        self.model.eval()
+        if self.average:
+            self.average.swap(self.model)
+        try:
+            yield
+        finally:
+            if self.average:
+                self.average.swap(self.model)
+
+    # -- the run's folder ---------------------------------------------------------------------------------------------
+
+    @property
+    def _state_path(self) -> Path:
+        return self.output / "state.safetensors"
+
+    def _check_output(self, resume: bool) -> None:
+        if self._state_path.exists() and not resume:
+            raise ConfigError(f"{self.output} already holds a run: continue it with --resume or choose another --output")
+        if self.accelerator.is_main_process:
+            try:
+                self.output.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n")
+            except OSError as error:
+                raise DataError(f"cannot write to {self.output}: {error.strerror}") from None
+
+    def _parts(self, dataset: Dataset) -> Parts:
+        """Process 0 builds first, and with it the feature cache; the others find it ready."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        with self.accelerator.main_process_first():
+            return build_parts(self.recipe, dataset, rank, world)
+
+    def _save_state(self) -> None:
+        self.last_saved = time.monotonic()
+        if self.accelerator.is_main_process:
+            save_state(
+                self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress
+            )
+
+    def _resume(self) -> None:
+        progress = load_state(self._state_path, self.plain_step, self.optimizer, self.schedule, self.average)
+        if progress["recipe"] != self.progress["recipe"]:
+            differ = [
+                f"{section}.{key}"
+                for section, values in self.progress["recipe"].items()
+                if isinstance(values, dict)
+                for key in values | (progress["recipe"].get(section) or {})
+                if values.get(key) != (progress["recipe"].get(section) or {}).get(key)
+            ]
+            raise ConfigError(f"{self.output} was begun with other settings: {', '.join(differ)}; resume with the same recipe")
+        self.progress = progress
+        log.info("resumed at epoch %d, batch %d, after %s", progress["epoch"] + 1, progress["batch"],
+                 duration(progress["seconds"]))  # fmt: skip
+
+
+def _to(photos: Any, device: torch.device) -> Any:
+    return photos.to(device)
