@@ -245,6 +245,7 @@ def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
 
 def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), source: str = "recipe") -> Recipe:
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    merged["objective"] = {"name": "cross-entropy", **(merged.get("objective") or {})}
     faults = [fault for override in overrides if (fault := _apply(merged, override))]
     try:
         recipe = Recipe.model_validate(merged)

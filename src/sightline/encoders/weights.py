@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -97,6 +96,5 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.dim() else
-                      str(tensor.item()).encode())  # fmt: skip
+        digest.update(tensor.detach().cpu().numpy().tobytes())  # in logical order, whatever the memory layout
     return digest.hexdigest()[:16]

@@ -38,12 +38,19 @@ class Source(NamedTuple):
 
     def fingerprint(self) -> str:
         """Changes with the content of either file; both formats carry checksums, so little has to be read."""
-        with ZipFile(self.jar) as jar:
-            checksums = sorted((entry.filename, entry.CRC) for entry in jar.infolist())
-        with self.paraphrases.open("rb") as file:
-            file.seek(-8, 2)
-            checksum = file.read().hex()
+        try:
+            with ZipFile(self.jar) as jar:
+                checksums = sorted((entry.filename, entry.CRC) for entry in jar.infolist())
+            with self.paraphrases.open("rb") as file:
+                file.seek(-8, 2)
+                checksum = file.read().hex()
+        except (BadZipFile, OSError) as error:
+            raise self.damaged(error) from error
         return blake2b(repr((FORMAT, checksums, checksum)).encode(), digest_size=8).hexdigest()
+
+    def damaged(self, error: Exception) -> DataError:
+        """What to say when a file cannot be read."""
+        return DataError(f"METEOR's data in {self.jar.parent} is damaged ({error}): reinstall pycocoevalcap")
 
 
 def find_source() -> Source:
@@ -63,7 +70,7 @@ def build(source: Source, folder: Path) -> None:
             _build_words(jar, folder)
         _build_paraphrases(source.paraphrases, folder)
     except (BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, KeyError, ValueError) as error:
-        raise DataError(f"METEOR's data under {source.jar.parent} is damaged ({error}): reinstall it") from error
+        raise source.damaged(error) from error
 
 
 def _build_words(jar: ZipFile, folder: Path) -> None:

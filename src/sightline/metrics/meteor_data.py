@@ -101,7 +101,10 @@ def load() -> MeteorData:
     folder = cache_folder() / f"meteor-{source.fingerprint()}"
     if not folder.is_dir():
         _build_into(source, folder)
-    return MeteorData(folder)
+    try:
+        return MeteorData(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"METEOR's index in {folder} is damaged ({error}): delete that folder") from error
 
 
 def cache_folder() -> Path:

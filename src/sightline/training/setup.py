@@ -17,7 +17,7 @@ from sightline.decoders import build_decoder, build_embedding
 from sightline.encoders import build_encoder
 from sightline.errors import ConfigError
 from sightline.model import CaptionModel
-from sightline.tokenizers import TOKENIZERS, Tokenizer
+from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
 
@@ -48,7 +48,7 @@ def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
     if before:
         return load_checkpoint(before).tokenizer
     section = recipe.tokenizer
-    return TOKENIZERS[section.name].train(dataset.captions("train"), **section.options())
+    return train_tokenizer(section.name, dataset.captions("train"), **section.options())
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,7 +144,7 @@ class Trainer:
             self.average.update(self.model)
         if self.records and self.progress["updates"] % 20 == 0:
             values = {name: float(value) for name, value in logs.items()}
-            self.records.step(self.progress["updates"], {"loss": float(loss), **values})
+            self.records.step(self.progress["updates"], {"loss": float(loss.detach()), **values})
 
     @contextmanager
     def _no_sync_unless(self, last: bool) -> Iterator[None]:
@@ -220,8 +221,6 @@ class Trainer:
         mine = list(range(rank, count, world))
         captions: list[tuple[int, str]] = []
         options = captioner.decoding(want_attention=False)
-        import random
-
         for start in track(range(0, len(mine), 50), "captioning dev", -(-len(mine) // 50)):
             photos = mine[start : start + 50]
             features = self.model.features(_to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device))
