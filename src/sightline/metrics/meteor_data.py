@@ -103,7 +103,7 @@ def load() -> MeteorData:
         _build_into(source, folder)
     try:
         return MeteorData(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"METEOR's index in {folder} is damaged ({error}): delete that folder") from error
 
 
