@@ -1,0 +1,293 @@
+"""Objectives: both score-function estimators against exactly enumerated gradients, and the rest by hand."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sightline.data.loader import Batch
+from sightline.decoders import build_decoder
+from sightline.errors import ConfigError
+from sightline.tokenizers import TOKENIZERS
+from sightline.training.objectives import OBJECTIVES
+from sightline.training.objectives.base import doubly_stochastic
+from sightline.training.objectives.cross_entropy import CrossEntropy
+from sightline.training.objectives.distillation import Distillation
+from sightline.training.objectives.hard_attention import HardAttention
+from sightline.training.objectives.self_critical import SelfCritical
+from sightline.types import DecoderOutput, ImageFeatures
+
+PLACES, DEPTH = 3, 4
+
+
+class Tiny(nn.Module):
+    """A decoder over fixed features, shaped like a CaptionModel."""
+
+    def __init__(self, name: str, vocabulary: int, max_length: int = 6, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = SimpleNamespace(dimension=DEPTH)
+        self.decoder = build_decoder(name, DEPTH, vocabulary, max_length, dropout=0.0, **options).double()
+
+    def features(self, photos):
+        return photos
+
+    def forward(self, photos, tokens) -> DecoderOutput:
+        return self.decoder(self.features(photos), tokens)
+
+
+def some_features(photos: int = 1) -> ImageFeatures:
+    generator = torch.Generator().manual_seed(1)
+    grid = torch.randn(photos, PLACES, DEPTH, generator=generator, dtype=torch.float64)
+    return ImageFeatures(grid, grid.mean(1), 1, PLACES)
+
+
+def batch_of(tokens, photos: int = 1) -> Batch:
+    tokens = torch.as_tensor(tokens)
+    words = int((tokens[:, 1:] != 0).sum())
+    return Batch(some_features(photos), tokens, tuple(range(photos)), words, len(tokens))
+
+
+def gradient(value: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    grads = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+    return torch.cat([
+        torch.zeros(p.numel(), dtype=torch.float64) if g is None else g.flatten()
+        for p, g in zip(model.parameters(), grads)
+    ])  # fmt: skip
+
+
+def test_every_objective_is_listed_by_its_recipe_name():
+    assert set(OBJECTIVES) == {"cross-entropy", "hard-attention", "self-critical", "distillation"}
+
+
+# -- cross-entropy ----------------------------------------------------------------------------------------------------
+
+
+def test_cross_entropy_ignores_padding_and_counts_every_word_once():
+    model = Tiny("transformer", 8, width=8, heads=2, blocks=1)
+    whole = batch_of([[1, 5, 6, 2], [1, 7, 2, 0]])
+    loss, _ = CrossEntropy(pad=0)(model, whole)
+    apart = [CrossEntropy(pad=0)(model, batch_of([row]))[0] * n for row, n in (([1, 5, 6, 2], 3), ([1, 7, 2], 2))]
+    torch.testing.assert_close(loss, sum(apart) / 5)
+
+
+def test_label_smoothing_mixes_in_the_uniform_distribution():
+    model = Tiny("transformer", 8, width=8, heads=2, blocks=1)
+    batch = batch_of([[1, 5, 6, 2]])
+    log_probs = model(batch.photos, batch.tokens[:, :-1]).logits.log_softmax(-1)
+    expected = -(0.9 * log_probs[0, [0, 1, 2], [5, 6, 2]] + 0.1 * log_probs[0].mean(-1)).mean()
+    torch.testing.assert_close(CrossEntropy(pad=0, label_smoothing=0.1)(model, batch)[0], expected)
+
+
+def test_the_doubly_stochastic_penalty_is_zero_only_when_every_place_is_looked_at_once():
+    even = torch.full((1, 3, 3), 1 / 3)
+    words = torch.ones(1, 3, dtype=torch.bool)
+    assert doubly_stochastic(even, words).item() == pytest.approx(0)
+    stuck = torch.tensor([[[1.0, 0, 0]] * 3])
+    assert doubly_stochastic(stuck, words).item() == pytest.approx((1 - 3) ** 2 + 1 + 1)
+
+
+def test_the_doubly_stochastic_penalty_needs_attention():
+    with pytest.raises(ConfigError, match="doubly_stochastic"):
+        CrossEntropy(pad=0, doubly_stochastic=1.0)(Tiny("lstm", 8, width=8, hidden=8).eval(), batch_of([[1, 5, 2]]))
+
+
+# -- hard attention ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hard():
+    model = Tiny("attention-lstm", 7, mode="hard", width=5, hidden=5, attention=4)
+    model.train()
+    return model
+
+
+def each_path(model, batch, objective, monkeypatch):
+    """For every way to look: the probability of it, log p(y|s), and the objective's loss."""
+    steps = batch.tokens.shape[1] - 1
+    for path in itertools.product(range(PLACES), repeat=steps):
+        places = iter(path)
+        monkeypatch.setattr(torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places)))
+        output = model(batch.photos, batch.tokens[:, :-1])
+        chance = output.extras["place_log_prob"].sum().exp()
+        likelihood = output.logits.log_softmax(-1).gather(2, batch.tokens[:, 1:, None]).sum()
+        places = iter(path)
+        monkeypatch.setattr(torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places)))
+        loss, _ = objective(model, batch)
+        yield chance, likelihood, loss
+
+
+@pytest.mark.parametrize("baseline", [0.0, -1.7])
+def test_the_hard_attention_estimator_is_unbiased(hard, monkeypatch, baseline):
+    """Weighted by the paths' probabilities, its gradients sum to the exact gradient of the variational bound."""
+    objective = HardAttention(pad=0, entropy=0.0, expectation=0.0).double()
+    objective.prepare(hard, None)
+    monkeypatch.setattr(objective, "_update", lambda *_: None)
+    objective.baseline.fill_(baseline)
+    batch = batch_of([[1, 5, 6, 2]])
+    bound, estimate, total = 0.0, 0.0, 0.0
+    for chance, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
+        bound = bound + chance * likelihood
+        estimate = estimate + chance.detach() * gradient(loss, hard)
+        total += float(chance.detach())
+    assert total == pytest.approx(1)
+    exact = -gradient(bound, hard) / batch.token_count
+    torch.testing.assert_close(estimate, exact, rtol=1e-8, atol=1e-10)
+    assert exact.abs().max() > 1e-3
+
+
+def test_without_the_score_term_the_estimator_would_be_biased(hard, monkeypatch):
+    objective = HardAttention(pad=0, entropy=0.0, expectation=0.0, score_weight=0.0).double()
+    objective.prepare(hard, None)
+    batch = batch_of([[1, 5, 6, 2]])
+    bound, estimate = 0.0, 0.0
+    for chance, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
+        bound = bound + chance * likelihood
+        estimate = estimate + chance.detach() * gradient(loss, hard)
+    assert (estimate + gradient(bound, hard) / batch.token_count).abs().max() > 1e-4
+
+
+def test_captions_on_expectation_are_soft_attention(hard):
+    objective = HardAttention(pad=0, entropy=0.0, expectation=1.0).double()
+    objective.prepare(hard, None)
+    batch = batch_of([[1, 5, 6, 2]])
+    loss, _ = objective(hard, batch)
+    hard.eval()
+    expected = hard(batch.photos, batch.tokens[:, :-1]).logits.log_softmax(-1)
+    torch.testing.assert_close(loss, -expected.gather(2, batch.tokens[:, 1:, None]).mean())
+
+
+def test_the_baseline_is_a_moving_average_of_a_words_log_likelihood(hard):
+    objective = HardAttention(pad=0, expectation=0.0).double()
+    objective.prepare(hard, None)
+    objective._update(torch.tensor(-20.0).double(), torch.tensor(10))
+    assert objective.baseline.item() == pytest.approx(-2)
+    objective._update(torch.tensor(-10.0).double(), torch.tensor(10))
+    assert objective.baseline.item() == pytest.approx(0.9 * -2 + 0.1 * -1)
+
+
+def test_hard_attention_refuses_a_soft_decoder():
+    with pytest.raises(ConfigError, match=r"decoder\.mode=hard"):
+        HardAttention(pad=0).prepare(Tiny("attention-lstm", 7, mode="soft", width=5), None)
+
+
+# -- self-critical ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def critic():
+    """A model over two words, its tokenizer, and photos whose captions are the judges."""
+    tokenizer = TOKENIZERS["word"].train(["red dog", "dog red dog"], min_count=1, max_length=4)
+    model = Tiny("transformer", tokenizer.size, max_length=4, width=8, heads=2, blocks=1)
+    with torch.no_grad():
+        model.decoder.output.bias[[tokenizer.pad, tokenizer.start, tokenizer.unknown]] = -1e4  # never drawn, so never likely
+    references = [["red dog", "a red dog"], ["dog dog", "red"], ["the sea"]]
+    return model, tokenizer, SimpleNamespace(tokenizer=tokenizer, references=references)
+
+
+def every_caption(tokenizer):
+    """All token rows a model with room for four can draw."""
+    words = range(4, tokenizer.size)
+    for length in range(3):
+        for middle in itertools.product(words, repeat=length):
+            yield [tokenizer.start, *middle, tokenizer.end] + [tokenizer.pad] * (2 - length)
+    for cut in itertools.product(words, repeat=3):
+        yield [tokenizer.start, *cut]
+
+
+def log_chance(model, tokens):
+    log_probs = model(some_features(), tokens[:, :-1]).logits.log_softmax(-1)
+    chosen = log_probs.gather(2, tokens[:, 1:, None]).squeeze(2)
+    return (chosen * (tokens[:, 1:] != 0)).sum()
+
+
+@pytest.mark.parametrize("baseline", ["greedy", "mean"])
+def test_the_self_critical_estimator_is_unbiased(critic, baseline):
+    """Over all captions (or pairs of them) the model can draw, the gradients sum to that of the expected reward."""
+    model, tokenizer, context = critic
+    samples = 1 if baseline == "greedy" else 2
+    objective = SelfCritical(pad=0, samples=samples, baseline=baseline)
+    objective.prepare(model, context)
+    captions = [torch.tensor([row]) for row in every_caption(tokenizer)]
+    chances = [log_chance(model, caption).exp() for caption in captions]
+    assert float(sum(chances)) == pytest.approx(1, abs=1e-9)
+
+    rewards = [float(objective._score(caption, np.array([0]))[0]) for caption in captions]
+    exact = -gradient(sum(chance * reward for chance, reward in zip(chances, rewards)), model)
+
+    estimate = 0.0
+    for drawn in itertools.product(range(len(captions)), repeat=samples):
+        chance = np.prod([float(chances[i]) for i in drawn])
+        objective._draw = lambda *_, drawn=drawn: torch.cat([captions[i] for i in drawn])
+        loss, _ = objective(model, batch_of([[1, 4, 2]]))
+        estimate = estimate + chance * gradient(loss, model)
+    torch.testing.assert_close(estimate, exact, rtol=1e-5, atol=1e-7)
+    assert exact.abs().max() > 1e-3
+
+
+def test_the_end_counts_so_a_caption_cut_short_scores_less(critic):
+    model, tokenizer, context = critic
+    objective = SelfCritical(pad=0)
+    objective.prepare(model, context)
+    red, dog = tokenizer.ids["red"], tokenizer.ids["dog"]
+    ended, cut = torch.tensor([[1, red, dog, 2]]), torch.tensor([[1, red, dog, 0]])
+    assert objective._score(ended, np.array([0])) > objective._score(cut, np.array([0]))
+
+
+def test_self_critical_training_raises_the_reward(critic):
+    model, _, context = critic
+    objective = SelfCritical(pad=0, samples=5)
+    objective.prepare(model, context)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    rewards = []
+    for _ in range(40):
+        loss, logs = objective(model, batch_of([[1, 4, 2]]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rewards.append(float(logs["reward"]))
+    assert np.mean(rewards[-5:]) > 2 * np.mean(rewards[:5])
+
+
+def test_one_sample_has_no_other_to_compare_with():
+    with pytest.raises(ConfigError, match="samples"):
+        SelfCritical(pad=0, samples=1, baseline="mean")
+
+
+# -- distillation -----------------------------------------------------------------------------------------------------
+
+
+def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it():
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    objective = Distillation(0, teacher, DEPTH, teacher_weight=1.0)
+    batch = batch_of([[1, 5, 6, 2]])
+    loss, _ = objective(student, Batch(**{**batch.__dict__, "teacher": batch.photos}))
+    assert loss.item() == pytest.approx(0, abs=1e-12)
+
+
+def test_a_student_comes_to_agree_with_its_teacher_in_words_and_features():
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    for parameter in teacher.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    student.projection = nn.Linear(DEPTH, DEPTH).double()
+    student.features = lambda photos: ImageFeatures(
+        student.projection(photos.grid), student.projection(photos.pooled), photos.height, photos.width
+    ) if photos is batch.photos else photos  # fmt: skip
+    batch = batch_of([[1, 5, 6, 2], [1, 7, 2, 0]], photos=2)
+    batch = Batch(**{**batch.__dict__, "teacher": some_features(2)})
+    objective = Distillation(0, teacher, DEPTH, teacher_weight=1.0, feature_weight=1.0).double()
+    optimizer = torch.optim.Adam([*student.parameters(), *objective.parameters()], 0.02)
+    losses = []
+    for _ in range(60):
+        loss, logs = objective(student, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append((float(logs["divergence"]), float(logs["features"])))
+    assert losses[-1][0] < losses[0][0] / 5
+    assert losses[-1][1] < losses[0][1] / 5
