@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 log = logging.getLogger("sightline.progress")
@@ -22,16 +23,30 @@ def track(items: Iterable[Item], label: str, total: int | None = None, every: fl
     """Go through ``items`` and show how far along and how long still."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)
+    with meter(label, every) as tell:
+        tell(0, total)
+        for done, item in enumerate(items, 1):
+            yield item
+            tell(done, total)
+
+
+@contextmanager
+def meter(label: str, every: float = 15.0) -> Iterator[Callable[[int, int | None], None]]:
+    """For work that reports itself: a function to be told (done, total)."""
     if _terminal:
-        yield from _bar(items, label, total)
+        with _bar(label) as tell:
+            yield tell
         return
     started = spoken = time.monotonic()
-    for done, item in enumerate(items, 1):
-        yield item
+
+    def tell(done: int, total: int | None) -> None:
+        nonlocal spoken
         now = time.monotonic()
         if now - spoken >= every:
             spoken = now
             log.info("%s", line(label, done, total, now - started))
+
+    yield tell
 
 
 def line(label: str, done: int, total: int | None, seconds: float) -> str:
@@ -49,13 +64,13 @@ def duration(seconds: float) -> str:
     return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def _bar(items: Iterable[Item], label: str, total: int | None) -> Iterator[Item]:
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        for item in items:
-            yield item
-            progress.advance(task)
+    # Results go to stdout as they are: a bar must not carry them over to stderr.
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

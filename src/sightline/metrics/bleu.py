@@ -21,6 +21,7 @@ _SMALL, _TINY = 1e-9, 1e-15
 class Bleu:
     """Columns of the statistics: matches of order 1 to 4, n-grams of order 1 to 4, caption length, reference length."""
 
+    version = "bleu"
     keys = tuple(f"bleu_{order}{kind}" for kind in ("", "_no_bp") for order in range(1, LONGEST + 1))
 
     def statistics(

@@ -23,6 +23,7 @@ _ORDERS = range(1, LONGEST + 1)
 class Cider:
     """The statistics are the scores themselves; document frequencies come from the references given with them."""
 
+    version = "cider-d"
     keys = ("cider",)
 
     def statistics(

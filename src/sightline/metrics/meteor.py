@@ -25,6 +25,7 @@ COLUMNS = 6  # matched weight of caption and of reference, whole weight of each,
 class Meteor:
     """The metric: `statistics` once, then `aggregate` and `per_image` from those."""
 
+    version = "meteor-1.5"
     keys = ("meteor",)
 
     def __init__(self, data: MeteorData | None = None) -> None:

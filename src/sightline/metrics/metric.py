@@ -14,6 +14,10 @@ class Metric(Protocol):
     """A score of captions against their references, both as Penn Treebank tokens."""
 
     @property
+    def version(self) -> str:
+        """Which variant this is, for score signatures."""
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The names of its scores."""
 

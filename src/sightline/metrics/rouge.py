@@ -14,6 +14,7 @@ _BETA = 1.2  # recall counts more than precision
 class Rouge:
     """The statistics are the scores themselves; over a corpus, their mean."""
 
+    version = "rouge-l"
     keys = ("rouge_l",)
 
     def statistics(

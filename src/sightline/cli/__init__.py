@@ -1,0 +1,92 @@
+"""The command ``sightline``: one file per verb, and the one place where errors become lines and exit codes.
+
+Verbs import what they need when they run, so that ``sightline --help`` needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from sightline import __version__
+from sightline.cli.caption import caption
+from sightline.cli.console import complain, set_up
+from sightline.cli.doctor import doctor
+from sightline.cli.evaluate import evaluate
+from sightline.cli.models import models
+from sightline.cli.recipes import recipes
+from sightline.cli.score import score
+from sightline.cli.train import train
+from sightline.errors import ConfigError, SightlineError
+
+app = typer.Typer(
+    name="sightline",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for verb in (caption, train, evaluate, score, models, doctor):
+    app.command()(verb)
+app.add_typer(recipes)
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and every warning.")] = False,
+) -> None:
+    """Say what a photo shows, and where the model looked."""
+    if version:
+        typer.echo(f"sightline {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 fine, 1 when some input failed, 2 wrong usage, 130 interrupted."""
+    if "_SIGHTLINE_COMPLETE" in os.environ:  # the shell asks what could follow
+        app()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments  # wherever it stands
+    sys.exit(run([argument for argument in arguments if argument != "--debug"], debug))
+
+
+def run(arguments: list[str], debug: bool = False) -> int:
+    """Carry out one command line; returns the exit code."""
+    set_up(debug)
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("sightline", arguments) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+        return 0
+    except typer.Exit as finished:
+        return finished.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return 141  # what a shell reports of any program whose reader went away
+    except Exception as error:
+        if debug:
+            raise
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, SightlineError):
+        complain(f"error: {error}")
+        return 2 if isinstance(error, ConfigError) else 1
+    if message := getattr(error, "format_message", None):  # the parser's own: wrong usage
+        complain(f"error: {message()} (`sightline --help` says what there is)")
+        return 2
+    name = type(error).__name__
+    complain(f"error: {name}: {error}; this should not happen: run it again with --debug and report what it prints")
+    return 1

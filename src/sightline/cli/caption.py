@@ -1,0 +1,171 @@
+"""``sightline caption``: photos in, sentences out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from sightline.cli.console import complain, failure_line
+from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, given
+from sightline.errors import ConfigError
+from sightline.files import atomic_path, find_images, local_path, printable
+from sightline.types import Caption, Failure
+
+if TYPE_CHECKING:
+    from sightline.captioner import Captioner
+
+FORMATS = ("text", "json", "jsonl", "csv")
+STDIN = "-"
+MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
+
+
+def caption(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(help="Photos, folders, patterns (quoted), file:// addresses; - is one photo on standard input."),
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
+        ),
+    ] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="path<TAB>Sentence. (the default; one photo: the sentence)")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array, with each word's probability.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per line, as soon as it is known.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Columns source, caption, confidence, finished.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here; .json, .jsonl and .csv choose the format.")
+    ] = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    min_length: MinLength = None,
+    no_repeat_ngram: NoRepeat = None,
+    candidates: Annotated[int | None, typer.Option("--candidates", help="Captions of each photo, best first.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw captions instead of searching for the best.")] = False,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="Sampling: above 1 is bolder.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Sampling: only the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Sampling: only the tokens that hold this share.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Sampling: the same number draws the same captions.")
+    ] = None,
+    batch_size: BatchSize = 16,
+) -> None:
+    """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned."""
+    form = _form({"text": text, "json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
+    options = given(
+        beam=beam, length_penalty=length_penalty, max_length=max_length, min_length=min_length,
+        no_repeat_ngram=no_repeat_ngram, candidates=candidates, sample=sample or None, temperature=temperature,
+        top_k=top_k, top_p=top_p, seed=seed,
+    )  # fmt: skip
+    found = list(_find(inputs))
+    images = [name for name in found if not isinstance(name, Failure)]
+    failed = len(images) < len(found)
+    for failure in found:
+        if isinstance(failure, Failure):
+            complain(f"error: {failure_line(failure)}")
+    if images:
+        from sightline.captioner import load
+
+        captioner = load(*(model or ()))
+        if candidates and beam is None and not sample:
+            options["beam"] = max(captioner.options.beam, candidates)
+        alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
+        with _open(output) as file:
+            results = _tell_failures(_captions(captioner, images, batch_size, options, bar=file is not sys.stdout))
+            for is_failure in _write(file, form, results, raw, alone):
+                failed |= is_failure
+    if failed:
+        raise typer.Exit(1)
+
+
+def _form(chosen: dict[str, bool], output: Path | None) -> str:
+    names = [name for name, wanted in chosen.items() if wanted]
+    if len(names) > 1:
+        raise ConfigError(f"--{names[0]} and --{names[1]} exclude each other: choose one")
+    suffix = output.suffix.lower().removeprefix(".") if output else ""
+    return names[0] if names else suffix if suffix in FORMATS else "text"
+
+
+def _find(inputs: list[str]) -> Iterator[str | Failure]:
+    """Names of photos, standard input among them; what is not there as a failure."""
+    seen: set[str] = set()
+    for source in dict.fromkeys(inputs):
+        for found in [STDIN] if source == STDIN else find_images([source]):
+            if isinstance(found, Failure):
+                yield found
+            elif str(found) not in seen:
+                seen.add(str(found))
+                yield str(found)
+
+
+def _captions(
+    captioner: Captioner, images: list[str], batch_size: int, options: dict, bar: bool
+) -> Iterator[Caption | Failure]:
+    from sightline.progress import track
+
+    sources = (sys.stdin.buffer.read(MOST_BYTES) if name == STDIN else name for name in images)
+    results = captioner.stream(sources, batch_size=batch_size, want_attention=False, **options)
+    if bar or not sys.stdout.isatty():  # on a terminal the captions themselves show how far along it is
+        results = track(results, "captioning", len(images))
+    for name, result in zip(images, results):
+        yield result if isinstance(result, Failure) else replace(result, source=name)
+
+
+def _tell_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:
+    for result in results:
+        if isinstance(result, Failure):
+            complain(f"error: {failure_line(result)}")
+        yield result
+
+
+@contextmanager
+def _open(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+        return
+    with (
+        atomic_path(output) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        yield file
+
+
+def _write(file: TextIO, form: str, results: Iterable[Caption | Failure], raw: bool, alone: bool) -> Iterator[bool]:
+    """Write every caption as it comes; yields whether each one failed."""
+    table = csv.writer(file, lineterminator="\n")
+    if form == "csv":
+        table.writerow(["source", "caption", "confidence", "finished"])
+    before = "["
+    for result in results:
+        yield isinstance(result, Failure)
+        if isinstance(result, Failure):
+            continue
+        if form == "json":
+            file.write(before + "\n" + json.dumps(result.as_dict(), ensure_ascii=False))
+            before = ","
+        elif form == "jsonl":
+            file.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
+        for one in (result, *result.others):
+            if form == "csv":
+                table.writerow([result.source, one.text, round(one.confidence, 4), str(one.finished).lower()])
+            elif form == "text":
+                sentence = one.text if raw else one.sentence()
+                file.write(sentence + "\n" if alone else f"{printable(result.source)}\t{sentence}\n")
+        file.flush()
+    if form == "json":
+        file.write("[]\n" if before == "[" else "\n]\n")

@@ -1,0 +1,192 @@
+"""``sightline doctor``: what is installed, what works, is a dataset whole, does a model look at its photos."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sightline.cli.console import failure_line
+from sightline.errors import SightlineError
+from sightline.types import Failure
+
+if TYPE_CHECKING:
+    from sightline.data import Dataset
+
+NEEDED = (
+    "torch", "torchvision", "timm", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "pydantic", "typer",
+    "rich", "pillow", "numpy",
+)  # fmt: skip
+OPTIONAL = {
+    "tensorboard": "curves while training",
+    "pycocoevalcap": "METEOR's tables",
+    "onnxruntime": "exported models",
+    "onnx": "exporting",
+    "fastapi": "the server",
+    "uvicorn": "the server",
+    "ray": "clusters",
+    "pillow-heif": "HEIC photos",
+}
+PHOTOS = 50  # of the dev split, captioned to see whether the model looks at them
+
+Finding = tuple[str, str]  # "ok", "note" or "fault", and a line
+
+
+def doctor(
+    data: Annotated[str | None, typer.Option("--data", help="Check this dataset, every photo included.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Check this model; with --data on dev photos.")
+    ] = None,
+) -> None:
+    """Find out what is installed and what works. Exit code 1 when something is wrong."""
+    findings = [installed, works, caches]
+    faults = 0
+    for check in findings:
+        faults += _tell(check())
+    dataset: list[Dataset] = []
+    if data is not None:
+        faults += _tell(whole(data, dataset))
+    faults += _tell(varied(model, dataset[0] if dataset else None))
+    if faults:
+        raise typer.Exit(1)
+
+
+def _tell(findings: Iterator[Finding]) -> int:
+    faults = 0
+    try:
+        for kind, text in findings:
+            faults += kind == "fault"
+            typer.echo(f"{kind:6}{text}")
+    except SightlineError as error:
+        faults += 1
+        typer.echo(f"{'fault':6}{error}")
+    return faults
+
+
+def installed() -> Iterator[Finding]:
+    """Versions of what is needed and of what may be."""
+    yield "ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    for name in NEEDED:
+        version = _version(name)
+        yield ("ok", f"{name} {version}") if version else ("fault", f"{name} is not installed: pip install {name}")
+    for name, purpose in OPTIONAL.items():
+        version = _version(name)
+        yield ("ok", f"{name} {version}") if version else ("note", f"{name} is not installed; it serves {purpose}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def works() -> Iterator[Finding]:
+    """The imports that break most often, and a caption from a tiny untrained model."""
+    for label, module in (
+        ("torchvision", "sightline.encoders.torchvision_cnn"),
+        ("timm", "sightline.encoders.timm_model"),
+    ):
+        try:
+            importlib.import_module(module)
+            yield "ok", f"{label} can be imported"
+        except Exception as error:  # whatever a broken installation raises
+            yield "fault", f"{label} cannot be imported: {type(error).__name__}: {str(error).splitlines()[0]}"
+    try:
+        device = _tiny_caption()
+        yield "ok", f"a tiny model captions a picture on {device}"
+    except Exception as error:
+        yield "fault", f"a tiny model cannot caption a picture: {type(error).__name__}: {error}"
+    from sightline.metrics.meteor_build import find_source
+
+    try:
+        find_source()
+        yield "ok", "METEOR's tables are here"
+    except SightlineError as error:
+        yield "note", f"METEOR is left out of scores: {error}"
+
+
+def _tiny_caption() -> str:
+    import torch
+    from PIL import Image
+
+    from sightline.captioner import Captioner
+    from sightline.checkpoint import Checkpoint
+    from sightline.decoders import build_decoder
+    from sightline.encoders import build_encoder
+    from sightline.model import CaptionModel
+    from sightline.tokenizers import train_tokenizer
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = train_tokenizer("word", ["a small test"], min_count=1, max_length=8)
+    encoder = build_encoder("patches", image_size=16, patch_size=8, width=8, blocks=1, heads=1)
+    decoder = build_decoder(
+        "transformer", features=8, vocabulary=tokenizer.size, max_length=8, width=8, heads=1, blocks=1
+    )
+    captioner = Captioner([Checkpoint(CaptionModel(encoder, decoder), tokenizer)], device)
+    captioner.caption(Image.new("RGB", (20, 20), "red"))
+    return device
+
+
+def caches() -> Iterator[Finding]:
+    """What lies in the cache folder, and how much it takes."""
+    from sightline.metrics.meteor_data import cache_folder
+
+    folder = cache_folder()
+    files = [file for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+    # Sparse files of a cache that is being filled take less than they say.
+    size = sum(getattr(file.stat(), "st_blocks", 0) * 512 or file.stat().st_size for file in files)
+    yield "ok", f"{folder} holds {size / 1e6:,.0f} MB of features and tables; it may be deleted, they are made again"
+
+
+def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
+    """What was wrong with a dataset on loading, and which photos do not open."""
+    from sightline.data import load_dataset, verify_images
+    from sightline.progress import meter
+
+    dataset = load_dataset(path)
+    found.append(dataset)
+    yield "ok" if dataset.report.ok else "note", str(dataset.report)
+    with meter("opening photos") as tell:
+        failures = verify_images(dataset, tell)
+    for failure in failures[:20]:
+        yield "fault", failure_line(failure)
+    if len(failures) > 20:
+        yield "fault", f"… and {len(failures) - 20:,} more photos"
+    if not failures:
+        yield "ok", f"all {sum(map(len, dataset.splits.values())):,} photos open"
+
+
+def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
+    """Whether a model loads and says different things of different photos."""
+    from sightline.captioner import DEFAULT_MODEL, load
+
+    if model is None and not Path(DEFAULT_MODEL).is_dir():
+        yield "note", "no model came with this installation: train one, `sightline recipes` lists how"
+        return
+    captioner = load(*([model] if model else []))
+    every = sum(network.count()[0] for network in captioner.models)
+    yield "ok", f"{model or 'the shipped model'} loads: {every:,} parameters, {captioner.tokenizer.size:,} tokens"
+    if dataset is None:
+        yield "note", "with --data it would also be tried on photos"
+        return
+    photos = [example.image for example in dataset.examples("dev")[:PHOTOS]]
+    results = captioner.stream(photos, want_attention=False)
+    captions = Counter(result.text for result in results if not isinstance(result, Failure))
+    total = captions.total()
+    if not total:
+        yield "fault", "no dev photo could be captioned"
+        return
+    common, times = captions.most_common(1)[0]
+    line = f"{len(captions)} different captions of {total} photos"
+    if total > 1 and times > total / 2:
+        yield "fault", f"{line}; {times} times {common!r}: the model has collapsed and hardly looks at the photo"
+    elif not common:
+        yield "fault", f"{line}; {times} are empty"
+    else:
+        yield "ok", line

@@ -1,0 +1,96 @@
+"""``sightline models``: which trained models lie at hand. Reads headers only, so it needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sightline.cli.console import complain, console, percent
+from sightline.errors import CheckpointError
+from sightline.files import printable
+
+SHIPPED = Path(__file__).parents[1] / "models"
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+def models(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Model folders, or folders of them.", show_default="the shipped ones, runs/"),
+    ] = None,
+) -> None:
+    """List models: parameters, size and what they scored on dev when they were trained."""
+    from rich.table import Table
+
+    table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
+    for column in ("parameters", "MB", "BLEU-4", "CIDEr"):
+        table.add_column(column, justify="right")
+    table.add_column("folder", overflow="fold")
+    failed, found = False, 0
+    for given in paths or (SHIPPED, Path("runs")):
+        folders = _folders(given)
+        if not folders and paths:
+            complain(f"error: {printable(given)} holds no model: a model folder has {', '.join(FILES)}")
+            failed = True
+        for folder in folders:
+            try:
+                table.add_row(*_row(folder))
+                found += 1
+            except CheckpointError as error:
+                complain(f"error: {error}")
+                failed = True
+    if found:
+        console().print(table)
+    elif not failed:
+        complain("no models here: train one (`sightline recipes` lists how) or name a folder")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _folders(given: Path) -> list[Path]:
+    if is_model(given):
+        return [given]
+    return sorted(folder for folder in given.iterdir() if is_model(folder)) if given.is_dir() else []
+
+
+def is_model(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in FILES)
+
+
+def _row(folder: Path) -> list[str]:
+    config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
+    weights = folder / "model.safetensors"
+    dev = metrics.get("dev") if isinstance(metrics.get("dev"), dict) else {}
+    scores = [percent(dev[key]) if isinstance(dev.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
+    parts = [
+        str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"
+        for key in ("encoder", "decoder")
+    ]
+    size = f"{weights.stat().st_size / 1e6:.1f}"
+    return [printable(folder.name), *parts, f"{_numbers(weights):,}", size, *scores, printable(folder)]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{printable(path)} cannot be read: {error}; copy the file again") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _numbers(path: Path) -> int:
+    """How many numbers a safetensors file holds, from its header."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("the header is longer than the file")
+            header = json.loads(file.read(length))
+        return sum(math.prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise CheckpointError(f"{printable(path)} cannot be read: {error}; copy the file again") from None

@@ -1,0 +1,61 @@
+"""``sightline recipes``: what can be trained, each recipe in full, and what is wrong with one's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sightline.cli.console import complain, console
+from sightline.cli.options import Overrides
+
+recipes = typer.Typer(name="recipes", help="List, show and check recipes.", rich_markup_mode=None)
+
+
+@recipes.callback(invoke_without_command=True)
+def list_recipes(context: typer.Context) -> None:
+    """List the recipes that come with Sightline."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from sightline.config import load_recipe, recipe_names
+
+    table = Table("recipe", "encoder", "decoder", "text", "objective", "what it is", box=None, pad_edge=False)
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        parts = (recipe.encoder.name, recipe.decoder.name, recipe.tokenizer.name, recipe.objective.name)
+        table.add_row(name, *parts, recipe.title)
+    console().print(table)
+
+
+@recipes.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    overrides: Overrides = None,
+) -> None:
+    """Print a recipe with every value, as it would be trained."""
+    from sightline.config import load_recipe
+
+    typer.echo(load_recipe(name, overrides or ()).to_toml(), nl=False)
+
+
+@recipes.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Recipes or .toml files; all shipped ones if none.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Say everything that is wrong with recipes, without training anything."""
+    from sightline.config import load_recipe, recipe_names
+    from sightline.errors import ConfigError
+
+    failed = False
+    for name in names or recipe_names():
+        try:
+            load_recipe(name, overrides or ())
+            typer.echo(f"{name}: fine")
+        except ConfigError as error:
+            complain(f"error: {error}")
+            failed = True
+    if failed:
+        raise typer.Exit(1)
