@@ -50,14 +50,14 @@ def main() -> None:
         references = everything[:count]
         captions = [texts[0] for texts in [*references[1:], references[0]]]  # a caption of the next photo
         for name, run_jar in JARS.items():
-            here = timed(lambda name=name: run_ours(name, captions, references))
-            jar = timed(lambda run_jar=run_jar: run_jar(captions, references))
+            here = timed(run_ours, name, captions, references)
+            jar = timed(run_jar, captions, references)
             print(f"{name:8}{count:8}{here:10.1f}{jar:10.1f}{jar / here:12.1f}", flush=True)
 
 
-def timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[..., None], *arguments: object) -> float:
     began = time.perf_counter()
-    work()
+    work(*arguments)
     return time.perf_counter() - began
 
 
@@ -85,8 +85,8 @@ def run_ptb_jar(captions: list[str], references: list[list[str]]) -> None:
     """The tools start Java twice: for the captions and for the references."""
     jar = find_source().jar.parents[1] / "tokenizer/stanford-corenlp-3.4.1.jar"
     command = ["java", "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    for texts in (captions, [text for texts in references for text in texts]):
-        subprocess.run(command, input="\n".join(texts), encoding="utf-8", check=True, capture_output=True)
+    for lines in (captions, [text for texts in references for text in texts]):
+        subprocess.run(command, input="\n".join(lines), encoding="utf-8", check=True, capture_output=True)
 
 
 JARS = {"METEOR": run_meteor_jar, "PTB": run_ptb_jar}
