@@ -11,9 +11,9 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from sightline.errors import ConfigError
 
@@ -217,6 +217,15 @@ class Recipe(Section):
         return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
+# Keys that `--set section.key=none` resets: those of any section that may be None.
+NONE_ALLOWED = frozenset(
+    name
+    for section in Section.__subclasses__()
+    for name, info in section.model_fields.items()
+    if type(None) in get_args(info.annotation)
+)
+
+
 def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
@@ -245,8 +254,10 @@ def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
 
 def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), source: str = "recipe") -> Recipe:
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
-    merged["objective"] = {"name": "cross-entropy", **(merged.get("objective") or {})}
-    faults = [fault for override in overrides if (fault := _apply(merged, override))]
+    if isinstance(merged.setdefault("objective", {}), dict):
+        merged["objective"].setdefault("name", "cross-entropy")
+    names_first = sorted(overrides, key=lambda override: not override.partition("=")[0].strip().endswith(".name"))
+    faults = [fault for override in names_first if (fault := _apply(merged, override))]
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
@@ -254,6 +265,16 @@ def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), sourc
     if faults:
         raise ConfigError(f"{source}: " + "; ".join(faults))
     return recipe
+
+
+def check_part(section: Literal["encoder", "decoder"], values: Mapping[str, Any]) -> None:
+    """Hold a saved part's options to the same rules as a recipe's, without any conversion; ConfigError lists the faults."""
+    try:
+        kind: TypeAdapter[Any] = TypeAdapter({"encoder": Encoder, "decoder": Decoder}[section])
+        kind.validate_python(dict(values), strict=True)
+    except ValidationError as error:
+        faults = [_fault(item | {"loc": (section, *item["loc"])}, {section: values}) for item in error.errors()]
+        raise ConfigError("; ".join(faults)) from None
 
 
 def _apply(values: dict[str, Any], override: str) -> str | None:
@@ -269,12 +290,20 @@ def _apply(values: dict[str, Any], override: str) -> str | None:
     inner = values.setdefault(section, {})
     if not isinstance(inner, dict):
         return f"--set {override!r}: {section!r} is not a section"
-    if key == "name" and inner.get("name") != value and section in ("decoder", "objective"):
-        inner.clear()  # another part has other options
-    if value == "none" and key in ("image_size", "grid", "size", "min_count", "init", "max_length"):
-        value = None
-    inner[key] = value
+    if key == "name" and _other_options(section, inner.get("name"), value):
+        inner.clear()
+    if key.startswith("options."):  # further arguments of the encoder's architecture
+        inner["options"] = dict(inner.get("options") or {}) | {key.removeprefix("options."): value}
+    else:
+        inner[key] = None if value == "none" and key in NONE_ALLOWED else value
     return None
+
+
+def _other_options(section: str, before: Any, after: Any) -> bool:
+    """Whether a part of another name takes other options; the pretrained encoders share theirs."""
+    if section == "encoder":
+        return "patches" in (before, after) and before != after
+    return section in ("decoder", "objective") and before != after
 
 
 def _fault(item: Any, values: Mapping[str, Any]) -> str:
@@ -293,6 +322,8 @@ def _fault(item: Any, values: Mapping[str, Any]) -> str:
         got = item["input"].get("name") if isinstance(item["input"], Mapping) else item["input"]
         key = f"{place}.name" if item["type"] == "union_tag_invalid" else place
         return f"{key} is {got!r}{nearest(str(got), expected)}; choose from {', '.join(expected)}"
+    if item["type"] == "missing":
+        return f"{place} is missing"
     if item["type"] == "union_tag_not_found":
         return f"{place}.name is missing"
     return f"{place or 'recipe'}: {item['msg'][:1].lower()}{item['msg'][1:]}, got {item['input']!r}"
@@ -324,7 +355,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

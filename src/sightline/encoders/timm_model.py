@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-import sightline.torchvision_import  # noqa: F401  timm imports torchvision
 from sightline.config import nearest
 from sightline.encoders.base import Encoder, check_grid, pool_to
 from sightline.encoders.weights import WeightsFile, load_strictly
@@ -41,6 +40,7 @@ class TimmModel(Encoder):
         shape: tuple[int, int, int] | None = None,
     ):
         super().__init__()
+        import sightline.torchvision_import  # noqa: F401, I001  timm imports torchvision; both take seconds
         import timm
 
         self.name, self.grid, self.options = name, grid, dict(options or {})
@@ -56,7 +56,10 @@ class TimmModel(Encoder):
         if file:
             file.check_arch(arch.split(".")[0])
             self._load(file)
-        self.network.reset_classifier(0, "")
+        try:
+            self.network.reset_classifier(0, "")
+        except (AssertionError, TypeError, ValueError, NotImplementedError):
+            raise self._no_places() from None
         self.preprocess = preprocess or self._preprocess(size, file, fit)
         self.measure(shape)
 
@@ -82,13 +85,17 @@ class TimmModel(Encoder):
         """Strict, but for a position embedding of another image size, which is resampled as timm does."""
         from timm.layers import resample_abs_pos_embed
 
+        if file.options or file.submodule:
+            asked = ", ".join([*file.options, *([f"submodule {file.submodule!r}"] if file.submodule else [])])
+            raise ConfigError(f"{file.path.name} needs {asked}, which timm's {self.name!r} does not take")
         tensors = file.tensors()
         if not any(key in tensors for key in ("head.weight", "classifier.weight", "fc.weight", "head.fc.weight")):
             self.network.reset_classifier(0)  # weights without their classifier
         position = tensors.get("pos_embed")
         if position is not None and position.shape != self.network.pos_embed.shape:
             side = self.network.patch_embed.grid_size
-            tensors["pos_embed"] = resample_abs_pos_embed(position, side, num_prefix_tokens=self.network.num_prefix_tokens)
+            prefix = 0 if getattr(self.network, "no_embed_class", False) else self.network.num_prefix_tokens
+            tensors["pos_embed"] = resample_abs_pos_embed(position, side, num_prefix_tokens=prefix)
         load_strictly(self.network, tensors, file.path)
 
     def _preprocess(self, size: int | None, file: WeightsFile | None, fit: Literal["crop", "squash"]) -> Preprocess:
@@ -106,7 +113,11 @@ class TimmModel(Encoder):
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features = self.network.forward_features(images)
+        if not isinstance(features, Tensor) or features.dim() not in (3, 4):
+            raise self._no_places()
         if features.dim() == 3:  # (B, prefix + N, D): a vision transformer
+            if not hasattr(self.network, "num_prefix_tokens"):
+                raise self._no_places()
             prefix = self.network.num_prefix_tokens
             side = self.network.patch_embed.grid_size
             maps = features[:, prefix:].transpose(1, 2).unflatten(2, tuple(side))
@@ -116,6 +127,9 @@ class TimmModel(Encoder):
             pooled = maps.mean((2, 3))
         check_grid(self.name, maps.shape[-1], self.grid, self.preprocess.size)
         return pool_to(maps, self.grid), pooled
+
+    def _no_places(self) -> ConfigError:
+        return ConfigError(f"timm's {self.name!r} gives no grid of places; choose another encoder, e.g. {', '.join(ALIASES)}")
 
     def spec(self) -> dict[str, Any]:
         return {

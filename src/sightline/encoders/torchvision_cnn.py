@@ -22,7 +22,6 @@ from sightline.encoders.base import Encoder, check_grid, pool_to
 from sightline.encoders.weights import WeightsFile, load_strictly
 from sightline.errors import ConfigError
 from sightline.images import Preprocess
-from sightline.torchvision_import import torchvision
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # GoogLeNet's weights were trained so; torchvision converts inside
@@ -95,7 +94,7 @@ class TorchvisionCNN(Encoder):
         model = self._build(weights)
         if file:
             file.check_arch(name)
-            load_strictly(model.get_submodule(file.submodule), file.tensors(), file.path)
+            load_strictly(self._part(model, file), file.tensors(), file.path)
         if self.options.get("stride_in_1x1"):
             _stride_in_first_convolution(model, name)
         self.trunk = network.trunk(model)
@@ -107,6 +106,8 @@ class TorchvisionCNN(Encoder):
         self.measure(shape)
 
     def _build(self, weights: str) -> nn.Module:
+        from sightline.torchvision_import import torchvision  # takes seconds: only who needs it waits
+
         arguments: dict[str, Any] = {"weights": "DEFAULT" if weights == "library" else None}
         if self.name == "googlenet":
             arguments |= {"init_weights": True} if weights != "library" else {}
@@ -117,6 +118,13 @@ class TorchvisionCNN(Encoder):
                 f"the weights of {self.name} could not be downloaded ({error}); "
                 f"give a file with --set encoder.weights=FILE.safetensors, or 'random'"
             ) from None
+
+    @staticmethod
+    def _part(model: nn.Module, file: WeightsFile) -> nn.Module:
+        try:
+            return model.get_submodule(file.submodule)
+        except AttributeError:
+            raise ConfigError(f"{file.path.name} holds weights of a part {file.submodule!r} that {file.arch} has not") from None
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.trunk(images)

@@ -50,7 +50,7 @@ class WeightsFile:
             return cls(
                 path,
                 arch=meta["arch"],
-                submodule=meta.get("submodule") or "",
+                submodule=str(meta.get("submodule") or ""),
                 size=int(meta["input_size"][-1]),
                 mean=tuple(float(value) for value in meta["mean"]),  # type: ignore[arg-type]
                 std=tuple(float(value) for value in meta["std"]),  # type: ignore[arg-type]

@@ -88,7 +88,11 @@ class FeatureCache:
         self.encoder.to(device).eval()
         batches = [todo[start : start + batch_size] for start in range(0, len(todo), batch_size)]
         pixels = torch.utils.data.DataLoader(
-            _Pixels(self, batches), batch_size=None, num_workers=workers, prefetch_factor=2 if workers else None
+            _Pixels(self, batches),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=2 if workers else None,
+            generator=torch.Generator(),  # its own: a run must not depend on whether its features were cached before
         )
         label = f"{self.encoder.name} features of {len(self.examples)} photos"
         for rows, images in zip(batches, track(pixels, label, len(batches))):

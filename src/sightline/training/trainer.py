@@ -158,7 +158,7 @@ class Trainer:
         if not bool(torch.isfinite(value)):
             place = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
             raise SightlineError(
-                f"the loss is {float(value)} in {place}: training stopped, {self.output} keeps the last good checkpoint; "
+                f"the loss is {float(value.detach())} in {place}: training stopped, {self.output} keeps the last good checkpoint; "
                 "lower training.learning_rate or set training.clip, then --resume"
             )
 

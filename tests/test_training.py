@@ -1,0 +1,298 @@
+"""The training loop: every recipe learns, a killed run resumes to the bit, two processes equal one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DRAWINGS
+from safetensors.torch import load_file
+
+from sightline.captioner import load
+from sightline.config import load_recipe, parse_recipe, recipe_names
+from sightline.data import load_dataset
+from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.training.records import read_history
+from sightline.training.trainer import Trainer, train
+
+TINY = {
+    "encoder": {"name": "patches", "image_size": 32, "patch_size": 8, "width": 32, "blocks": 1, "heads": 2, "dropout": 0.0},
+    "decoder": {"name": "transformer", "width": 32, "heads": 2, "blocks": 1, "dropout": 0.1},
+    "tokenizer": {"min_count": 1},
+    "training": {"epochs": 4, "batch_size": 3, "average": 0.9, "patience": 0},
+}  # fmt: skip
+FOUR = ["a red square on grass", "two blue circles", "the green triangle sleeps in snow", "an orange star"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def four_photos(tmp_path_factory):
+    """Four photos with one caption each; dev and test show the same four."""
+    root = tmp_path_factory.mktemp("four")
+    rows = ["image,caption,split"]
+    for number, (caption, draw) in enumerate(zip(FOUR, list(DRAWINGS.values())[:4] if isinstance(DRAWINGS, dict) else DRAWINGS)):
+        for split in ("train", "dev", "test"):
+            name = f"{split}_{number}.png"
+            _picture(number).save(root / name)
+            rows.append(f"{name},{caption},{split}")
+    (root / "captions.csv").write_text("\n".join(rows) + "\n")
+    return root
+
+
+def _picture(number: int):
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (64, 64), ["black", "white", "gray", "navy"][number])
+    pen = ImageDraw.Draw(image)
+    box = [(4, 4, 30, 30), (30, 4, 60, 30), (4, 30, 30, 60), (30, 30, 60, 60)][number]
+    pen.rectangle(box, fill=["red", "blue", "green", "orange"][number])
+    return image
+
+
+# -- every recipe learns ----------------------------------------------------------------------------------------------
+
+
+def tiny_version(name: str, tmp_path: Path) -> list[str]:
+    """Overrides that keep a recipe's parts and shrink them."""
+    recipe = load_recipe(name, ["objective.teacher=x"] if name == "distilled" else [])
+    changes = [
+        "training.epochs=80", "training.batch_size=4", "training.learning_rate=0.005", "training.evaluate_every=80",
+        "training.patience=0", "training.average=0", "training.warmup=0", "training.weight_decay=0", "data.workers=0",
+        "decoder.dropout=0", "data.augment=false", "data.views=1", "decoding.length_penalty=1.0", "tokenizer.max_length=48",
+    ]  # fmt: skip
+    if recipe.tokenizer.name == "word" and not recipe.tokenizer.size:
+        changes.append("tokenizer.min_count=1")
+    if recipe.encoder.name == "patches":
+        changes += ["encoder.image_size=32", "encoder.width=32", "encoder.dropout=0", "encoder.heads=2", "decoder.width=32"]
+    else:
+        size = {"dinov2-vits14": 56, "clip-vit-b32": 64, "tiny-vit-5m": 224, "googlenet": 64}.get(recipe.encoder.name, 96)
+        changes += ["encoder.weights=random", f"encoder.image_size={size}"]
+    if recipe.decoder.name == "transformer":
+        changes += ["decoder.width=32", "decoder.heads=2", "decoder.blocks=1"]
+    else:
+        changes += ["decoder.width=48", "decoder.hidden=48"]
+    if recipe.decoder.name == "attention-lstm":
+        changes.append("decoder.attention=32")
+    if recipe.objective.name in ("cross-entropy", "hard-attention"):
+        changes.append("objective.label_smoothing=0")
+    if recipe.encoder.train != "frozen" and recipe.encoder.name != "patches":  # fine-tuning a large random network
+        changes += ["encoder.learning_rate=1e-5", "training.epochs=20", "training.evaluate_every=20"]
+    if recipe.embedding.name == "glove":
+        glove = tmp_path / "glove.txt"
+        glove.write_text("\n".join(f"{word} " + " ".join(f"{random.Random(word + str(i)).gauss(0, 1):.3f}" for i in range(10))
+                                   for word in " ".join(FOUR).split()) + "\n")  # fmt: skip
+        changes.append(f"embedding.file={glove}")
+    return changes
+
+
+def first_stage(name: str) -> str | None:
+    return {"dinov2-scst": "dinov2-transformer", "tinyvit-finetune": "tinyvit-transformer", "distilled": "dinov2-transformer"}.get(name)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_reproduces_four_captions_word_for_word(name, four_photos, tmp_path):
+    changes = tiny_version(name, tmp_path)
+    if before := first_stage(name):
+        train(load_recipe(before, tiny_version(before, tmp_path)), four_photos, tmp_path / "before")
+        key = "objective.teacher" if name == "distilled" else "training.init"
+        changes.append(f"{key}={tmp_path / 'before'}")
+    if name == "dinov2-scst":
+        changes += ["training.epochs=3", "training.evaluate_every=3", "training.learning_rate=1e-4"]
+    train(load_recipe(name, changes), four_photos, tmp_path / "run")
+    captioner = load(tmp_path / "run")
+    photos = [four_photos / f"test_{number}.png" for number in range(4)]
+    assert [caption.text for caption in captioner.caption(photos)] == FOUR
+
+
+# -- resume -----------------------------------------------------------------------------------------------------------
+
+
+def run_cli(*arguments: str, **options):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+def train_command(recipe: Path, data: Path, output: Path, *more: str) -> list[str]:
+    return ["-m", "sightline", "train", str(recipe), "--data", str(data), "-o", str(output), *more]
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    """A recipe with everything that has a state: dropout, averaged weights, hard attention's draws and baseline."""
+    changes = ["decoder.name=attention-lstm", "decoder.mode=hard", "decoder.width=16", "decoder.hidden=16",
+               "decoder.attention=16", "objective.name=hard-attention", "training.epochs=6", "training.batch_size=2",
+               "training.checkpoint_minutes=0.00001", "training.schedule=plateau", "data.augment=true"]  # fmt: skip
+    path = tmp_path / "tiny.toml"
+    path.write_text(parse_recipe(TINY, changes).to_toml())
+    return path
+
+
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(recipe_file, tiny_flickr8k, tmp_path):
+    whole = run_cli(*train_command(recipe_file, tiny_flickr8k, tmp_path / "whole"))
+    output, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, output
+
+    broken, kills = tmp_path / "broken", 0
+    chance = random.Random(7)
+    for _ in range(30):
+        process = run_cli(*train_command(recipe_file, tiny_flickr8k, broken, "--resume"))
+        begun = _wait_for_change(broken / "state.safetensors", process)
+        if kills < 3 and begun:
+            time.sleep(chance.random() * 0.3)
+            process.send_signal(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
+            continue
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        break
+    assert kills >= 2
+    assert (broken / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    ours, theirs = load_file(broken / "state.safetensors"), load_file(tmp_path / "whole" / "state.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    without_time = [{k: v for k, v in record.items() if k != "minutes"} for record in read_history(broken)]
+    assert without_time == [{k: v for k, v in r.items() if k != "minutes"} for r in read_history(tmp_path / "whole")]
+
+
+def _wait_for_change(path: Path, process: subprocess.Popen) -> bool:
+    """Until the run has written a new state; False if it ended first."""
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    while process.poll() is None:
+        if path.exists() and path.stat().st_mtime_ns != before:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_finished_run_resumed_stays_as_it_is(tiny_flickr8k, tmp_path):
+    train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    best = train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert best["cider"] >= 0
+
+
+def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):
+    train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
+    with pytest.raises(ConfigError, match="--resume"):
+        train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
+
+
+def test_resuming_with_another_recipe_names_what_differs(tiny_flickr8k, tmp_path):
+    train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"training\.learning_rate"):
+        train(parse_recipe(TINY, ["training.epochs=1", "training.learning_rate=0.1"]), tiny_flickr8k, tmp_path / "run", resume=True)
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_processes_give_the_result_of_one(tiny_flickr8k, tmp_path, accumulate):
+    recipe = tmp_path / "tiny.toml"
+    changes = ["decoder.dropout=0", "training.batch_size=3", "training.epochs=2", f"training.accumulate={accumulate}",
+               "data.captions=all", "training.evaluate_every=2"]  # fmt: skip
+    recipe.write_text(parse_recipe(TINY, changes).to_toml())
+    one = run_cli(*train_command(recipe, tiny_flickr8k, tmp_path / "one"))
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={random.randint(20000, 60000)}"]
+    two = run_cli(*launch, *train_command(recipe, tiny_flickr8k, tmp_path / "two"))
+    for process in (one, two):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+    ours, theirs = load_file(tmp_path / "two" / "state.safetensors"), load_file(tmp_path / "one" / "state.safetensors")
+    for name in theirs:
+        if name.startswith(("weights", "average")):
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=2e-5, msg=name)
+    first, second = read_history(tmp_path / "one")[-1], read_history(tmp_path / "two")[-1]
+    assert second["dev_nll"] == pytest.approx(first["dev_nll"], rel=1e-4)
+
+
+# -- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tiny_flickr8k, tmp_path):
+    trainer = Trainer(parse_recipe(TINY), load_dataset(tiny_flickr8k), tmp_path / "run")
+    healthy = trainer._evaluate
+
+    def then_break():
+        record = healthy()
+        with torch.no_grad():
+            trainer.model.decoder.output.weight.fill_(float("nan"))
+        return record
+
+    trainer._evaluate = then_break
+    with pytest.raises(SightlineError, match="epoch 2, batch 1.*last good checkpoint"):
+        trainer.run()
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+    load(tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_it(tiny_flickr8k, tmp_path):
+    """A file-size limit stands in for the disk: the write fails in the middle of a real file."""
+    train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(parse_recipe(TINY, ["training.epochs=1"]).to_toml())
+    (tmp_path / "run" / "state.safetensors").unlink()
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    process = run_cli(*train_command(recipe, tiny_flickr8k, tmp_path / "run"), preexec_fn=limit)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, output
+    assert "error: cannot write" in output and "Traceback" not in output
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_dataset_without_captions_is_refused(tmp_path):
+    (tmp_path / "captions.csv").write_text("image,caption\n")
+    with pytest.raises(DataError):
+        train(parse_recipe(TINY), tmp_path, tmp_path / "run")
+
+
+# -- choices ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_epoch_is_kept_and_training_stops_when_it_no_longer_improves(tiny_flickr8k, tmp_path, monkeypatch):
+    scores = iter([0.1, 0.3, 0.2, 0.25, 0.9])
+    monkeypatch.setattr("sightline.training.trainer.score", lambda *_: {"cider": next(scores)})
+    best = train(parse_recipe(TINY, ["training.epochs=9", "training.patience=2"]), tiny_flickr8k, tmp_path / "run")
+    assert best["epoch"] == 1
+    assert [record["epoch"] for record in read_history(tmp_path / "run")] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["epoch"] == 1
+
+
+def test_a_fine_tuned_layer_changes_and_those_below_it_do_not(tiny_flickr8k, tmp_path):
+    changes = ["training.epochs=1", "data.cache=false"]
+    encoder = {"name": "resnet50", "weights": "random", "image_size": 64, "train": "layer4", "learning_rate": 1e-3}
+    trainer = Trainer(parse_recipe(TINY | {"encoder": encoder}, changes), load_dataset(tiny_flickr8k), tmp_path / "run")
+    before = {name: p.detach().clone() for name, p in trainer.model.encoder.named_parameters()}
+    trainer.run()
+    changed = {name for name, p in trainer.model.encoder.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {name for name in before if "layer4" in name}
+
+
+def test_curves_and_samples_are_left_for_people(tiny_flickr8k, tmp_path):
+    train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
+    history = read_history(tmp_path / "run")
+    assert len(history) == 4
+    assert {"train_nll", "dev_nll", "dev_nll_per_character", "dev_nll_per_caption", "cider", "bleu_4"} <= set(history[0])
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
