@@ -34,8 +34,8 @@ def track(items: Iterable[Item], label: str, total: int | None = None, every: fl
 def meter(label: str, every: float = 15.0) -> Iterator[Callable[[int, int | None], None]]:
     """For work that reports itself: a function to be told (done, total)."""
     if _terminal:
-        with _bar(label) as tell:
-            yield tell
+        with _bar(label) as bar:
+            yield bar
         return
     started = spoken = time.monotonic()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from sightline import __version__
 from sightline.cli.caption import caption
-from sightline.cli.console import complain, set_up
+from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
 from sightline.cli.models import models
@@ -76,16 +77,21 @@ def run(arguments: list[str], debug: bool = False) -> int:
         return 141  # what a shell reports of any program whose reader went away
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
         return _report(error)
 
 
 def _report(error: Exception) -> int:
+    if isinstance(error, ConfigError):
+        if is_first_process():  # under torchrun every process finds the same fault
+            complain(f"error: {error}")
+        return 2
     if isinstance(error, SightlineError):
         complain(f"error: {error}")
-        return 2 if isinstance(error, ConfigError) else 1
+        return 1
     if message := getattr(error, "format_message", None):  # the parser's own: wrong usage
-        complain(f"error: {message()} (`sightline --help` says what there is)")
+        where = getattr(getattr(error, "ctx", None), "command_path", "sightline")
+        complain(f"error: {message()} (`{where} --help` says what there is)")
         return 2
     name = type(error).__name__
     complain(f"error: {name}: {error}; this should not happen: run it again with --debug and report what it prints")

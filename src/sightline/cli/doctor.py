@@ -76,7 +76,7 @@ def installed() -> Iterator[Finding]:
         yield ("ok", f"{name} {version}") if version else ("fault", f"{name} is not installed: pip install {name}")
     for name, purpose in OPTIONAL.items():
         version = _version(name)
-        yield ("ok", f"{name} {version}") if version else ("note", f"{name} is not installed; it serves {purpose}")
+        yield ("ok", f"{name} {version}") if version else ("note", f"{name} is not installed; needed for {purpose}")
 
 
 def _version(name: str) -> str | None:
@@ -89,8 +89,8 @@ def _version(name: str) -> str | None:
 def works() -> Iterator[Finding]:
     """The imports that break most often, and a caption from a tiny untrained model."""
     for label, module in (
-        ("torchvision", "sightline.encoders.torchvision_cnn"),
-        ("timm", "sightline.encoders.timm_model"),
+        ("torchvision", "sightline.torchvision_import"),
+        ("timm", "timm"),
     ):
         try:
             importlib.import_module(module)
@@ -102,7 +102,10 @@ def works() -> Iterator[Finding]:
         yield "ok", f"a tiny model captions a picture on {device}"
     except Exception as error:
         yield "fault", f"a tiny model cannot caption a picture: {type(error).__name__}: {error}"
+    from sightline.encoders import ENCODERS
     from sightline.metrics.meteor_build import find_source
+
+    yield "ok", f"encoders: {', '.join(ENCODERS)}, and any timm model by its name there"
 
     try:
         find_source()

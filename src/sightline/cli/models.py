@@ -65,7 +65,8 @@ def is_model(folder: Path) -> bool:
 def _row(folder: Path) -> list[str]:
     config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
     weights = folder / "model.safetensors"
-    dev = metrics.get("dev") if isinstance(metrics.get("dev"), dict) else {}
+    found = metrics.get("dev")
+    dev = found if isinstance(found, dict) else {}
     scores = [percent(dev[key]) if isinstance(dev.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
     parts = [
         str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"

@@ -129,7 +129,8 @@ class TimmModel(Encoder):
         return pool_to(maps, self.grid), pooled
 
     def _no_places(self) -> ConfigError:
-        return ConfigError(f"timm's {self.name!r} gives no grid of places; choose another encoder, e.g. {', '.join(ALIASES)}")
+        others = ", ".join(ALIASES)
+        return ConfigError(f"timm's {self.name!r} gives no grid of places; choose another encoder, e.g. {others}")
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -124,7 +124,8 @@ class TorchvisionCNN(Encoder):
         try:
             return model.get_submodule(file.submodule)
         except AttributeError:
-            raise ConfigError(f"{file.path.name} holds weights of a part {file.submodule!r} that {file.arch} has not") from None
+            part = file.submodule
+            raise ConfigError(f"{file.path.name} holds weights of a part {part!r} that {file.arch} has not") from None
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.trunk(images)
