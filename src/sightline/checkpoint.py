@@ -15,7 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sightline.decoders import DECODERS, build_decoder
+from sightline.config import check_part
+from sightline.decoders import build_decoder
+from sightline.decoding import DecodingOptions
 from sightline.encoders import encoder_from_spec
 from sightline.encoders.weights import load_strictly
 from sightline.errors import CheckpointError, ConfigError
@@ -25,6 +27,7 @@ from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 FORMAT = "sightline-1"
 LARGEST_JSON = 64 * 2**20
+SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
     model = _build(config, tokenizer, folder)
+    _check_decoding(config.get("decoding", {}), tokenizer, folder)
     load_model_tensors(model, folder / "model.safetensors")
     metrics = folder / "metrics.json"
     recipe = folder / "recipe.toml"
@@ -76,7 +80,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         tokenizer,
         config.get("decoding", {}),
         read_json(metrics) if metrics.is_file() else {},
-        recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
         folder,
     )
 
@@ -87,17 +91,47 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
     if unknown:
         raise CheckpointError(f"{where}: unknown key {sorted(unknown)[0]!r}; the file was changed or is of another version")
     try:
-        decoder = dict(config["decoder"])
-        if decoder["name"] not in DECODERS:
-            raise CheckpointError(f"{where}: decoder.name is {decoder['name']!r}; known are {', '.join(DECODERS)}")
+        encoder, decoder = dict(config["encoder"]), dict(config["decoder"])
+        check_part("encoder", {key: value for key, value in encoder.items() if key not in ("preprocess", "shape")})
+        check_part("decoder", {key: value for key, value in decoder.items() if key not in SIZES})
+        _check_sizes(encoder, decoder)
+        if decoder["max_length"] != tokenizer.max_length:
+            raise CheckpointError(
+                f"{folder}: max_length is {decoder['max_length']} in config.json, {tokenizer.max_length} in tokenizer.json"
+            )
         if decoder["vocabulary"] != tokenizer.size:
             raise CheckpointError(
                 f"{folder}: the model has {decoder['vocabulary']} words, its tokenizer.json {tokenizer.size}; they do not belong together"
             )
-        return CaptionModel(encoder_from_spec(config["encoder"]), build_decoder(**decoder))
+        built = encoder_from_spec(encoder)
+        if built.dimension != decoder["features"]:
+            features = decoder["features"]
+            raise CheckpointError(f"{where}: decoder.features is {features}, the encoder gives {built.dimension}")
+        return CaptionModel(built, build_decoder(**decoder))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError, ConfigError) as error:
         text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise CheckpointError(f"{where} does not describe a model: {text}") from None
+
+
+def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
+    """What a recipe does not hold and so is not checked with the rest: numbers that follow from data and encoder."""
+    for key in SIZES:
+        if type(decoder[key]) is not int or decoder[key] < 1:
+            raise ConfigError(f"decoder.{key} is {decoder[key]!r}, not a whole number above 0")
+    shape = encoder.get("shape", [1, 1, 1])
+    if not isinstance(shape, list) or len(shape) != 3 or any(type(size) is not int or size < 1 for size in shape):
+        raise ConfigError(f"encoder.shape is {shape!r}, not three whole numbers above 0")
+
+
+def _check_decoding(options: Any, tokenizer: Tokenizer, folder: Path) -> None:
+    try:
+        chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
+    except (TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder}/config.json: 'decoding' does not fit: {error}") from None
+    if chosen.max_length > tokenizer.max_length:
+        raise CheckpointError(
+            f"{folder}/config.json: decoding.max_length is {chosen.max_length}, more than the model's {tokenizer.max_length}"
+        )
 
 
 def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
@@ -153,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LARGEST_JSON:
             raise CheckpointError(f"{path} is larger than {LARGEST_JSON >> 20} MB; this is not one of our files")
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is not a JSON object; copy the file again")

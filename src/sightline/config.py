@@ -268,7 +268,7 @@ def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), sourc
 
 
 def check_part(section: Literal["encoder", "decoder"], values: Mapping[str, Any]) -> None:
-    """Hold a saved part's options to the same rules as a recipe's, without any conversion; ConfigError lists the faults."""
+    """Hold a saved part's options to the rules of a recipe, without any conversion; ConfigError lists the faults."""
     try:
         kind: TypeAdapter[Any] = TypeAdapter({"encoder": Encoder, "decoder": Decoder}[section])
         kind.validate_python(dict(values), strict=True)

@@ -110,7 +110,11 @@ class CaptionLoader:
         if self.workers == 0:
             yield from (built[index] for index in remaining)
             return
-        yield from DataLoader(built, batch_size=None, sampler=list(remaining), num_workers=self.workers)
+        # A generator of its own: starting workers must not advance the one that dropout draws from.
+        apart = torch.Generator().manual_seed(self.seed)
+        yield from DataLoader(
+            built, batch_size=None, sampler=list(remaining), num_workers=self.workers, generator=apart
+        )
 
     def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
         """Batches of (photo, its chosen captions)."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -46,22 +47,35 @@ def read_glove(path: str | Path, wanted: set[str] | None = None) -> dict[str, Te
     path = Path(path).expanduser()
     if not path.is_file():
         raise ConfigError(f"embedding.file={str(path)!r} does not exist; give GloVe's text file, e.g. glove.6B.100d.txt")
-    vectors: dict[str, Tensor] = {}
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            word, _, numbers = line.rstrip("\n").partition(" ")
-            if wanted is not None and word not in wanted and vectors:
-                continue
-            try:
-                vector = torch.tensor([float(value) for value in numbers.split()])
-            except ValueError:
-                raise ConfigError(f"{path}, line {number}: not a word and its numbers; is this a GloVe text file?") from None
-            if vectors and len(vector) != len(next(iter(vectors.values()))):
-                raise ConfigError(f"{path}, line {number}: {len(vector)} numbers where the lines before have another count")
-            vectors[word] = vector
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            vectors = _parse_glove(lines, path, wanted)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as GloVe's text format, plain or .gz: {error}") from None
     if not vectors:
         raise ConfigError(f"{path} holds no vectors")
+    return vectors
+
+
+def _parse_glove(lines: Iterable[str], path: Path, wanted: set[str] | None) -> dict[str, Tensor]:
+    vectors: dict[str, Tensor] = {}
+    dimension = 0
+    for number, line in enumerate(lines, 1):
+        word, _, rest = line.partition(" ")
+        if wanted is not None and word not in wanted and dimension:
+            continue
+        numbers = rest.split()
+        try:
+            vector = torch.tensor([float(value) for value in numbers])
+        except ValueError:
+            if dimension and len(numbers) > dimension:
+                continue  # a few entries of the large GloVe files are several words: "at name@domain.com"
+            raise ConfigError(f"{path}, line {number}: not a word and its numbers; is this a GloVe text file?") from None
+        dimension = dimension or len(vector)
+        if not dimension or len(vector) != dimension:
+            raise ConfigError(f"{path}, line {number}: {len(vector)} numbers where the first line has {dimension}")
+        vectors[word] = vector
     return vectors
 
 
