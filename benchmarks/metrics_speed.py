@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000])
     options = parser.parse_args()
     by_image = defaultdict(list)
-    for line in options.captions.read_text().splitlines():
+    for line in options.captions.read_text(encoding="utf-8").splitlines():
         name, _, caption = line.partition("\t")
         by_image[name.split("#")[0]].append(caption.lower().removesuffix(" ."))
     everything = list(by_image.values())

@@ -16,7 +16,7 @@ from sightline.metrics.meteor import Meteor
 from sightline.metrics.meteor_build import find_source
 from sightline.metrics.meteor_data import cache_folder, load
 
-ORACLE = json.loads((Path(__file__).parents[1] / "data/meteor_oracle.json").read_text())
+ORACLE = json.loads((Path(__file__).parents[1] / "data/meteor_oracle.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
