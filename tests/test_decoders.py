@@ -1,0 +1,404 @@
+"""What every decoder promises, over the whole registry: all words at once equal one by one, and nothing looks ahead."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.blocks import DecoderBlock, EncoderBlock
+from sightline.decoders import DECODERS, Decoder, build_decoder, build_embedding
+from sightline.decoders.embeddings import read_glove
+from sightline.encoders import build_encoder
+from sightline.errors import ConfigError
+from sightline.model import CaptionModel
+from sightline.types import DecoderState, ImageFeatures
+
+FEATURES, PLACES, VOCABULARY, LENGTH = 6, 4, 11, 7
+
+# Every registered decoder, and each of its options that changes how it computes.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lstm": {"name": "lstm", "width": 8, "hidden": 10},
+    "attention-lstm": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5},
+    "attention-lstm without gate": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5, "gate": False},
+    "hard attention, expectation": {
+        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "look": "expectation",
+    },
+    "hard attention, most likely": {
+        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "look": "most-likely",
+    },
+    "transformer": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2},
+    "transformer without pooled": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "pooled": False},
+    "transformer with tied output": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "tie_output": True},
+    "transformer of the photo's width": {"name": "transformer", "width": 6, "heads": 3, "blocks": 1, "feedforward": 5},
+}  # fmt: skip
+WORD_VECTORS = {f"{name}, other word vectors": VARIANTS[name] | {"word_dimension": 3} for name in DECODERS}
+ALL = {**VARIANTS, **WORD_VECTORS}
+
+
+def build(options: dict[str, Any], seed: int = 0) -> Decoder:
+    torch.manual_seed(seed)
+    decoder = build_decoder(features=FEATURES, vocabulary=VOCABULARY, max_length=LENGTH, dropout=0.3, **options)
+    with torch.no_grad():
+        for parameter in decoder.parameters():  # far from the small start values, where much would look equal
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    for module in decoder.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return decoder.eval()
+
+
+def photos(count: int, seed: int = 1) -> ImageFeatures:
+    generator = torch.Generator().manual_seed(seed)
+    grid = torch.randn(count, PLACES, FEATURES, generator=generator)
+    return ImageFeatures(grid, torch.randn(count, FEATURES, generator=generator), 2, 2)
+
+
+def words(rows: int, length: int = LENGTH, seed: int = 2) -> Tensor:
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
+def walk(decoder: Decoder, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
+    """Logits and extras of every step, stacked over time."""
+    logits, extras = [], []
+    for t in range(tokens.shape[1]):
+        one, state, seen = decoder.step(tokens[:, t], state)
+        logits.append(one)
+        extras.append(seen)
+    return torch.stack(logits, 1), state, {name: torch.stack([seen[name] for seen in extras], 1) for name in extras[0]}
+
+
+@pytest.fixture(params=ALL, ids=lambda name: name.replace(" ", "_").replace(",", ""))
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    return build(ALL[request.param])
+
+
+def test_every_registered_decoder_is_among_the_variants() -> None:
+    assert {options["name"] for options in VARIANTS.values()} == set(DECODERS)
+
+
+# Forward and step
+
+
+@torch.no_grad()
+def test_all_words_at_once_equal_one_by_one(decoder: Decoder) -> None:
+    features, tokens = photos(3), words(3)
+    output = decoder(features, tokens)
+    logits, _, seen = walk(decoder, decoder.start(features), tokens)
+    assert output.logits.shape == (3, LENGTH, VOCABULARY)
+    assert close(output.logits, logits)
+    if output.attention is not None:
+        assert close(output.attention, seen["attention"])
+    for name, value in output.extras.items():
+        assert close(value, seen[name])
+
+
+@torch.no_grad()
+def test_captions_of_a_photo_in_one_call_equal_one_at_a_time(decoder: Decoder) -> None:
+    features, tokens = photos(2), words(6)
+    together = decoder(features, tokens).logits
+    for row in range(6):
+        photo = row // 3
+        alone = decoder(features[photo : photo + 1], tokens[row : row + 1]).logits
+        assert close(together[row : row + 1], alone)
+
+
+@torch.no_grad()
+def test_beams_of_a_photo_in_one_step_equal_one_at_a_time(decoder: Decoder) -> None:
+    features, tokens = photos(2), words(6)
+    together, _, _ = walk(decoder, decoder.start(features).repeat(3), tokens)
+    assert close(together, decoder(features, tokens).logits)
+
+
+@torch.no_grad()
+def test_a_later_word_changes_nothing_before_it(decoder: Decoder) -> None:
+    features, tokens = photos(2), words(2)
+    before = decoder(features, tokens).logits
+    for place in range(1, LENGTH):
+        changed = tokens.clone()
+        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        after = decoder(features, changed).logits
+        assert close(before[:, :place], after[:, :place])
+        assert not close(before[:, place:], after[:, place:])
+
+
+@torch.no_grad()
+def test_padding_after_a_caption_changes_nothing_before_it(decoder: Decoder) -> None:
+    features, tokens = photos(2), words(2, LENGTH - 3)
+    padded = torch.cat([tokens, torch.zeros(2, 3, dtype=torch.long)], 1)
+    assert close(decoder(features, tokens).logits, decoder(features, padded).logits[:, : LENGTH - 3])
+
+
+@torch.no_grad()
+def test_the_words_depend_on_the_photo(decoder: Decoder) -> None:
+    tokens = words(1).expand(2, -1)
+    logits = decoder(photos(2), tokens).logits
+    assert not close(logits[0], logits[1])
+
+
+def test_every_parameter_is_trained(decoder: Decoder) -> None:
+    decoder.train()
+    decoder(photos(4), words(4)).logits.square().mean().backward()
+    untouched = [name for name, p in decoder.named_parameters() if p.grad is None or not p.grad.any()]
+    assert untouched == []
+
+
+# States
+
+
+@torch.no_grad()
+def test_reordered_hypotheses_go_on_as_the_ones_they_became(decoder: Decoder) -> None:
+    features, tokens = photos(2), words(4, 3)
+    _, state, _ = walk(decoder, decoder.start(features).repeat(2), tokens)
+    rows = torch.tensor([1, 1, 3, 2])  # beams never leave their photo
+    following = words(4, 1, seed=5)[:, 0]
+    logits, _, _ = decoder.step(following, state.reorder(rows))
+    complete = torch.cat([tokens[rows], following[:, None]], 1)
+    assert close(logits, decoder(features, complete).logits[:, -1])
+
+
+@torch.no_grad()
+def test_kept_photos_go_on_as_if_the_others_had_never_been(decoder: Decoder) -> None:
+    features, tokens = photos(3), words(6, 3)
+    _, state, _ = walk(decoder, decoder.start(features).repeat(2), tokens)
+    kept = state.keep(torch.tensor([0, 2]), torch.tensor([0, 1, 4, 5]))
+    following = words(6, 1, seed=5)[[0, 1, 4, 5], 0]
+    logits, after, _ = decoder.step(following, kept)
+    full = torch.cat([tokens[[0, 1, 4, 5]], following[:, None]], 1)
+    alone = ImageFeatures(features.grid[[0, 2]], features.pooled[[0, 2]], 2, 2)
+    assert close(logits, decoder(alone, full).logits[:, -1])
+    assert {len(value) for value in after.beam.values()} == {4}
+    assert {len(value) for value in after.photo.values()} <= {2}
+
+
+@torch.no_grad()
+def test_a_step_leaves_the_state_it_was_given(decoder: Decoder) -> None:
+    state = decoder.start(photos(2))
+    before = {name: value.clone() for name, value in {**state.photo, **state.beam}.items()}
+    decoder.step(words(2)[:, 0], state)
+    assert all(torch.equal(before[name], value) for name, value in {**state.photo, **state.beam}.items())
+
+
+def test_the_spec_rebuilds_the_same_network(decoder: Decoder) -> None:
+    again = build_decoder(**decoder.spec)
+    again.load_state_dict(decoder.state_dict())
+    features, tokens = photos(2), words(2)
+    with torch.no_grad():
+        assert torch.equal(again.eval()(features, tokens).logits, decoder(features, tokens).logits)
+
+
+# Attention
+
+
+@torch.no_grad()
+def test_attention_is_a_share_of_each_place(decoder: Decoder) -> None:
+    _, _, seen = walk(decoder, decoder.start(photos(2)), words(2))
+    if not decoder.uses_grid:
+        assert seen == {}
+        return
+    attention = seen["attention"]
+    assert attention.shape == (2, LENGTH, PLACES)
+    assert (attention >= 0).all()
+    total = attention.sum(-1)
+    if getattr(decoder, "pooled", False):  # the rest goes to the whole-photo token, which has no place
+        assert ((total > 0) & (total < 1)).all()
+    else:
+        assert close(total, torch.ones_like(total))
+    if "gate" in seen:
+        assert ((seen["gate"] > 0) & (seen["gate"] < 1)).all()
+
+
+@pytest.mark.parametrize(("options", "has_gate"), [({}, True), ({"gate": False}, False), ({"mode": "hard"}, False)])
+def test_the_gate_belongs_to_soft_attention_and_can_be_left_out(options: dict[str, Any], has_gate: bool) -> None:
+    output = build(VARIANTS["attention-lstm"] | options)(photos(1), words(1))
+    assert ("gate" in output.extras) == has_gate
+
+
+@torch.no_grad()
+def test_the_transformer_tells_its_heads_apart() -> None:
+    decoder = build(VARIANTS["transformer"])
+    _, _, seen = decoder.step(words(2)[:, 0], decoder.start(photos(2)))
+    assert seen["attention_by_head"].shape == (2, 2, 2, PLACES)  # rows, blocks, heads, places
+    assert close(seen["attention_by_head"].mean((1, 2)), seen["attention"])
+
+
+@torch.no_grad()
+def test_hard_attention_in_training_draws_one_place_per_word_and_reports_its_log_probability() -> None:
+    decoder = build(VARIANTS["hard attention, expectation"]).train()
+    decoder.dropout.p = 0.0
+    features, tokens = photos(2), words(200)
+    decoder.expectation = 0.0
+    output = decoder(features, tokens)
+    place = output.extras["place"]
+    assert place.shape == output.extras["place_log_prob"].shape == tokens.shape
+    log_attention = output.attention.log()
+    assert close(output.extras["place_log_prob"], log_attention.gather(2, place[:, :, None]).squeeze(2))
+    assert close(output.extras["place_entropy"], -(output.attention * log_attention).sum(-1))
+    assert not output.extras["on_expectation"].any()
+    drawn = torch.nn.functional.one_hot(place[:, 0], PLACES).float().view(2, 100, PLACES).mean(1)
+    expected = output.attention[:, 0].view(2, 100, PLACES).mean(1)  # the first look does not depend on the words
+    assert (drawn - expected).abs().max() < 0.2  # 4 standard deviations of a share of 100 draws
+
+
+@torch.no_grad()
+def test_hard_attention_sees_exactly_the_drawn_place() -> None:
+    """One word of one photo: the same draw gives the same logits, another place gives others."""
+    decoder = build(VARIANTS["hard attention, expectation"]).train()
+    decoder.dropout.p, decoder.expectation = 0.0, 0.0
+    tokens = torch.full((60, 1), 5)
+    output = decoder(photos(1), tokens)
+    places = output.extras["place"][:, 0]
+    assert len(places.unique()) > 1
+    for first in places.unique():
+        of_place = output.logits[places == first]
+        assert close(of_place, of_place[:1].expand_as(of_place))
+        assert not close(of_place[0], output.logits[places != first][0])
+
+
+@torch.no_grad()
+def test_the_expected_share_of_rows_is_trained_on_the_expectation() -> None:
+    decoder = build(VARIANTS["hard attention, expectation"]).train()
+    decoder.dropout.p, decoder.expectation = 0.0, 1.0
+    features, tokens = photos(2), words(4)
+    trained = decoder(features, tokens)
+    assert trained.extras["on_expectation"].all()
+    assert close(trained.logits, decoder.eval()(features, tokens).logits)
+    decoder.train().expectation = 0.5
+    share = decoder(features, words(400)).extras["on_expectation"].float().mean()
+    assert 0.4 < share < 0.6
+
+
+@torch.no_grad()
+def test_hard_attention_looks_at_the_expectation_or_the_most_likely_place_as_asked() -> None:
+    expectation, likely = build(VARIANTS["hard attention, expectation"]), build(VARIANTS["hard attention, most likely"])
+    likely.load_state_dict(expectation.state_dict())
+    features, tokens = photos(2), words(2)
+    a, b = expectation(features, tokens), likely(features, tokens)
+    assert close(a.attention[:, 0], b.attention[:, 0])
+    assert not close(a.logits, b.logits)
+    sharp = expectation.state_dict()
+    sharp["energy.weight"] = sharp["energy.weight"] * 1e5  # where one place takes all, the two agree
+    expectation.load_state_dict(sharp)
+    likely.load_state_dict(sharp)
+    assert close(expectation(features, tokens).logits, likely(features, tokens).logits)
+
+
+# Sizes
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_parameter_counts_are_those_of_source_001() -> None:
+    assert count(EncoderBlock(128, 4, 0.1)) == 197_888
+    assert count(DecoderBlock(128, 4, 512, 0.1)) == 263_808
+    encoder = build_encoder("patches")
+    decoder = build_decoder(
+        "transformer", features=128, vocabulary=70, max_length=48, width=128, heads=4, blocks=2, pooled=False
+    )
+    assert CaptionModel(encoder, decoder).count() == (1_005_254, 1_005_254)
+
+
+def test_tied_output_weights_are_the_words_vectors() -> None:
+    tied, free = build(VARIANTS["transformer with tied output"]), build(VARIANTS["transformer"])
+    assert count(free) - count(tied) == VOCABULARY * 8
+    with pytest.raises(ConfigError, match=r"tie_output needs word vectors of decoder\.width=8, they have 3"):
+        build(VARIANTS["transformer with tied output"] | {"word_dimension": 3})
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"decoder\.heads=3 does not divide decoder\.width=8"):
+        build(VARIANTS["transformer"] | {"heads": 3})
+
+
+# Word vectors
+
+GLOVE = "the 0.1 0.2 0.3\ndog 1 2 3\nat name@domain.com 7 7 7\ncat -1 -2e-1 -3\n"
+
+
+@pytest.fixture(params=["glove.txt", "glove.txt.gz"])
+def glove(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / request.param
+    path.write_bytes(gzip.compress(GLOVE.encode()) if path.suffix == ".gz" else GLOVE.encode())
+    return path
+
+
+def test_glove_is_read_plain_or_compressed(glove: Path) -> None:
+    vectors = read_glove(glove)
+    assert set(vectors) == {"the", "dog", "cat"}  # entries of several words are no word of ours
+    assert close(vectors["cat"], torch.tensor([-1, -0.2, -3]))
+
+
+def test_only_wanted_words_are_kept(glove: Path) -> None:
+    vectors = read_glove(glove, {"cat", "at", "unheard"})
+    assert "cat" in vectors
+    assert "dog" not in vectors
+    assert "at" not in vectors
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"the 0.1 0.2\ndog 1 x\n", "line 2: not a word and its numbers"),
+        (b"the 0.1 0.2\ncat 1 2\ndog 1\n", "line 3: 1 numbers where the first line has 2"),
+        (b"the 0.1 0.2\ndog 1 2 3\n", "line 2: 3 numbers where the first line has 2"),
+        (b"the\n", "line 1: 0 numbers"),
+        (b"", "holds no vectors"),
+        (b"PK\x03\x04\xff\xfe", "cannot be read as GloVe's text format"),
+    ],
+)
+def test_a_bad_glove_file_is_named_with_its_line(content: bytes, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_glove(path)
+    assert fault in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_cut_off_or_absent_glove_file_is_one_clear_line(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.txt.gz"
+    cut.write_bytes(gzip.compress(GLOVE.encode() * 100)[:60])
+    for path, fault in ((cut, "cannot be read"), (tmp_path / "none.txt", "does not exist")):
+        with pytest.raises(ConfigError, match=fault):
+            read_glove(path)
+    with pytest.raises(ConfigError, match=r"embedding\.file is not set"):
+        build_embedding("glove", ["dog"], 8, None, False)
+
+
+def test_glove_vectors_are_copied_and_their_coverage_logged(glove: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        embedding = build_embedding("glove", ["<pad>", "dog", "unheard", "cat"], 8, str(glove), frozen=True)
+    assert close(embedding.vectors.weight[1], torch.tensor([1.0, 2.0, 3.0]))
+    assert close(embedding.vectors.weight[3], torch.tensor([-1, -0.2, -3]))
+    assert "50.0 % of 4 words" in caplog.text
+    assert not embedding.vectors.weight.requires_grad
+    assert embedding(torch.tensor([[1, 3]])).shape == (1, 2, 8)
+    assert build_embedding("glove", ["dog"], 8, str(glove), frozen=False).vectors.weight.requires_grad
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_glove_vectors_travel_with_the_model_and_the_file_is_not_needed_again(name: str, glove: Path) -> None:
+    torch.manual_seed(0)
+    tokens = ["<pad>", "<start>", "<end>", "<unknown>", "the", "dog", "cat"]
+    embedding = build_embedding("glove", tokens, 8, str(glove), frozen=False)
+    options = VARIANTS[name] | {"embedding": embedding}
+    decoder = build_decoder(features=FEATURES, vocabulary=7, max_length=LENGTH, **options).eval()
+    glove.unlink()
+    again = build_decoder(**decoder.spec)
+    again.load_state_dict(decoder.state_dict())
+    features, captions = photos(2), words(2) % 7
+    with torch.no_grad():
+        assert torch.equal(again.eval()(features, captions).logits, decoder(features, captions).logits)
+    assert close(again.embedding.vectors.weight[5], torch.tensor([1.0, 2.0, 3.0]))

@@ -1,0 +1,195 @@
+"""Cached features are the encoder's own, and stale ones are never taken for fresh ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.data import Example
+from sightline.encoders.patches import Patches
+from sightline.errors import DataError
+from sightline.images import open_image
+from sightline.training.feature_cache import FeatureCache, cache_root
+from sightline.types import ImageFeatures
+
+
+class Counting(Patches):
+    """A tiny encoder that counts the photos it sees and can be made to fail after some."""
+
+    def __init__(self, seed: int = 0, fails_after: int | None = None, **options) -> None:
+        torch.manual_seed(seed)
+        super().__init__(**{"image_size": 16, "patch_size": 8, "width": 8, "heads": 2, "blocks": 1, **options})
+        self.seen, self.fails_after = 0, fails_after
+
+    def forward(self, images: Tensor) -> ImageFeatures:
+        if self.fails_after is not None and self.seen >= self.fails_after:
+            raise KeyboardInterrupt
+        self.seen += len(images)
+        return super().forward(images)
+
+
+@pytest.fixture
+def examples(tiny_flickr8k: Path) -> list[Example]:
+    images = sorted((tiny_flickr8k / "Flicker8k_Dataset").glob("*.jpg"))
+    return [Example(path, ("a",), path.name) for path in images]  # 12 photos
+
+
+def computed(encoder: Patches, examples: list[Example]) -> ImageFeatures:
+    pixels = torch.stack([encoder.preprocess(open_image(example.image)) for example in examples])
+    with torch.no_grad():
+        return encoder.eval()(pixels)
+
+
+def test_a_filled_cache_holds_the_encoders_output_in_half_precision(examples: list[Example], tmp_path: Path) -> None:
+    encoder = Counting()
+    cache = FeatureCache(encoder, examples, tmp_path).fill(batch_size=5)
+    assert cache.complete
+    order = [3, 0, 11, 3]
+    features, expected = cache.features(order), computed(encoder, [examples[index] for index in order])
+    assert (features.height, features.width) == (2, 2)
+    assert features.grid.dtype == features.pooled.dtype == torch.float32
+    assert torch.allclose(features.grid, expected.grid, atol=2e-3)
+    assert torch.allclose(features.pooled, expected.pooled, atol=2e-3)
+    assert not torch.allclose(features.pooled[0], features.pooled[1], atol=1e-2)
+
+
+def test_a_full_cache_is_not_computed_again(examples: list[Example], tmp_path: Path) -> None:
+    first = FeatureCache(Counting(), examples, tmp_path).fill()
+    encoder = Counting()
+    second = FeatureCache(encoder, examples, tmp_path).fill()
+    assert second.folder == first.folder
+    assert encoder.seen == 0
+    assert torch.equal(second.features([5]).grid, first.features([5]).grid)
+
+
+def test_a_killed_run_goes_on_where_it_was(examples: list[Example], tmp_path: Path) -> None:
+    killed = FeatureCache(Counting(fails_after=6), examples, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        killed.fill(batch_size=3)
+    assert not killed.complete
+    encoder = Counting()
+    resumed = FeatureCache(encoder, examples, tmp_path).fill(batch_size=3)
+    assert encoder.seen == len(examples) - 6
+    whole = FeatureCache(Counting(), examples, tmp_path / "other").fill()
+    everything = list(range(len(examples)))
+    assert torch.equal(resumed.features(everything).grid, whole.features(everything).grid)
+    assert torch.equal(resumed.features(everything).pooled, whole.features(everything).pooled)
+
+
+def test_workers_change_nothing(examples: list[Example], tmp_path: Path) -> None:
+    alone = FeatureCache(Counting(), examples, tmp_path / "a", views=2).fill(batch_size=5)
+    helped = FeatureCache(Counting(), examples, tmp_path / "b", views=2).fill(batch_size=5, workers=2)
+    everything = list(range(len(examples)))
+    for view in (0, 1):
+        views = [view] * len(examples)
+        assert torch.equal(alone.features(everything, views).grid, helped.features(everything, views).grid)
+
+
+def test_filling_draws_nothing_from_the_global_generator(examples: list[Example], tmp_path: Path) -> None:
+    """A run is the same whether its features were cached before or not."""
+    cache = FeatureCache(Counting(), examples, tmp_path, views=2)
+    before = torch.random.get_rng_state()
+    cache.fill()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_views_differ_from_the_plain_photo_and_from_each_other(examples: list[Example], tmp_path: Path) -> None:
+    encoder = Counting()
+    cache = FeatureCache(encoder, examples, tmp_path, views=3).fill()
+    assert encoder.seen == 3 * len(examples)
+    everything = list(range(len(examples)))
+    plain = cache.features(everything)
+    assert torch.allclose(plain.grid, computed(encoder, examples).grid, atol=2e-3)
+    first, second = (cache.features(everything, [view] * len(examples)) for view in (1, 2))
+    for photo in everything:
+        grids = [features.grid[photo] for features in (plain, first, second)]
+        assert not torch.allclose(grids[0], grids[1], atol=1e-3)
+        assert not torch.allclose(grids[0], grids[2], atol=1e-3)
+        assert not torch.allclose(grids[1], grids[2], atol=1e-3)
+
+
+def test_without_the_grid_only_the_one_vector_is_kept(examples: list[Example], tmp_path: Path) -> None:
+    cache = FeatureCache(Counting(), examples, tmp_path, grid=False).fill()
+    features = cache.features([2, 4])
+    assert features.grid.shape == (2, 0, 8)
+    assert (features.height, features.width) == (0, 0)
+    assert torch.equal(features.pooled, FeatureCache(Counting(), examples, tmp_path).fill().features([2, 4]).pooled)
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["about.json", "done.u8", "pooled.f16"]
+
+
+def test_numbers_beyond_half_precision_are_clamped_and_stay_finite(examples: list[Example], tmp_path: Path) -> None:
+    class Huge(Counting):
+        def forward(self, images: Tensor) -> ImageFeatures:
+            features = super().forward(images)
+            return replace(features, grid=features.grid * 1e8, pooled=features.pooled * 1e8)
+
+    features = FeatureCache(Huge(), examples, tmp_path).fill().features([0, 1])
+    assert features.grid.isfinite().all()
+    assert features.grid.abs().max() == pytest.approx(65504)
+
+
+def test_a_cache_is_named_by_all_its_numbers_depend_on(examples: list[Example], tmp_path: Path) -> None:
+    def folder(encoder: Patches | None = None, photos: list[Example] = examples, **options) -> Path:
+        return FeatureCache(encoder or Counting(), photos, tmp_path, **options).folder
+
+    cropped = Counting()
+    cropped.preprocess = replace(cropped.preprocess, fit="crop")
+    nudged = Counting()
+    with torch.no_grad():
+        nudged.projection.bias[0] += 1e-6
+    copy = examples[0].image.with_name("other.jpg")
+    copy.write_bytes(examples[0].image.read_bytes())
+    larger = [replace(examples[0], image=examples[1].image), *examples[1:]]
+    folders = [
+        folder(),
+        folder(Counting(seed=1)),
+        folder(nudged),
+        folder(cropped),
+        folder(photos=examples[:-1]),
+        folder(photos=[*examples[1:], examples[0]]),
+        folder(photos=larger),
+        folder(views=2),
+        folder(views=2, seed=1),
+        folder(grid=False),
+    ]
+    assert len(set(folders)) == len(folders)
+    assert folder() == folders[0]
+    assert folder(photos=[replace(examples[0], image=copy), *examples[1:]]) == folders[0], "the same photo elsewhere"
+
+
+def test_a_file_of_another_size_is_refused(examples: list[Example], tmp_path: Path) -> None:
+    folder = FeatureCache(Counting(), examples, tmp_path).fill().folder
+    with (folder / "grid.f16").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(DataError, match=r"grid\.f16 has 769 bytes, expected 768; delete its folder"):
+        FeatureCache(Counting(), examples, tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(examples: list[Example], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot keep features in .*; set SIGHTLINE_CACHE"):
+        FeatureCache(Counting(), examples, tmp_path / "file")
+
+
+def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
+    assert cache_root() == tmp_path / "features"
+    monkeypatch.delenv("SIGHTLINE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_root() == tmp_path / "xdg" / "sightline" / "features"
+
+
+def test_a_killed_batch_is_not_marked_as_done(examples: list[Example], tmp_path: Path) -> None:
+    """Numbers reach the disk before the mark does."""
+    killed = FeatureCache(Counting(fails_after=3), examples, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        killed.fill(batch_size=3)
+    done = np.fromfile(killed.folder / "done.u8", np.uint8)
+    grid = np.fromfile(killed.folder / "grid.f16", np.float16).reshape(len(examples), -1)
+    assert done.tolist() == [1] * 3 + [0] * 9
+    assert grid[:3].any(1).all()
