@@ -107,3 +107,28 @@ def real_flickr8k(shared: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no flickr8k under {shared}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model folder, small enough to caption in milliseconds; only to be read."""
+    import torch
+
+    from sightline.checkpoint import Checkpoint, save_checkpoint
+    from sightline.data import load_dataset
+    from sightline.decoders import build_decoder
+    from sightline.encoders import build_encoder
+    from sightline.model import CaptionModel
+    from sightline.tokenizers import train_tokenizer
+
+    torch.manual_seed(1)
+    captions = load_dataset(tiny_flickr8k_kept).captions("train")
+    tokenizer = train_tokenizer("word", captions, min_count=1, max_length=12)
+    encoder = build_encoder("patches", image_size=32, patch_size=8, width=32, blocks=1, heads=2)
+    decoder = build_decoder(
+        "transformer", features=32, vocabulary=tokenizer.size, max_length=12, width=32, heads=2, blocks=1
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    recipe = '[tokenizer]\nname = "word"\nmin_count = 1\n'
+    save_checkpoint(folder, Checkpoint(CaptionModel(encoder, decoder), tokenizer, {"beam": 2}, recipe=recipe))
+    return folder

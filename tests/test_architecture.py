@@ -32,7 +32,7 @@ ORDER = [
     {"checkpoint"},
     {"captioner"},
     {"metrics"},
-    {"evaluate"},
+    {"evaluation"},
     {"comparison", "evaluation_page"},
     {"training"},
     {"export"},

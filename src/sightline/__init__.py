@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sightline.captioner import Captioner, load
     from sightline.errors import SightlineError
-    from sightline.evaluate import evaluate
+    from sightline.evaluation import evaluate
     from sightline.training.trainer import train
     from sightline.types import Caption, Failure, Word
 
@@ -27,7 +27,7 @@ _HOMES = {
     "SightlineError": "errors",
     "Captioner": "captioner",
     "load": "captioner",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "train": "training.trainer",
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sightline.data import Dataset, load_dataset, read_references, read_results
 from sightline.data.reading import read_json
 from sightline.errors import ConfigError, DataError
-from sightline.evaluate import FORMAT, RESAMPLES, check_same
+from sightline.evaluation import FORMAT, RESAMPLES, check_same
 from sightline.files import printable
 from sightline.metrics import METRICS, build, prepare
 from sightline.metrics.bootstrap import paired

@@ -11,7 +11,7 @@ from typing import Final
 from PIL import Image
 
 from sightline.errors import ConfigError, ImageError
-from sightline.evaluate import Evaluation, ScoredImage
+from sightline.evaluation import Evaluation, ScoredImage
 from sightline.files import write_atomically
 from sightline.images import open_image
 

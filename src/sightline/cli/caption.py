@@ -118,12 +118,20 @@ def _captions(
 ) -> Iterator[Caption | Failure]:
     from sightline.progress import track
 
-    sources = (sys.stdin.buffer.read(MOST_BYTES) if name == STDIN else name for name in images)
+    sources = (_standard_input() if name == STDIN else name for name in images)
     results = captioner.stream(sources, batch_size=batch_size, want_attention=False, **options)
     if bar or not sys.stdout.isatty():  # on a terminal the captions themselves show how far along it is
         results = track(results, "captioning", len(images))
     for name, result in zip(images, results):
         yield result if isinstance(result, Failure) else replace(result, source=name)
+
+
+def _standard_input() -> bytes:
+    """In pieces, for one long read would not notice an interrupt."""
+    data = bytearray()
+    while len(data) < MOST_BYTES and (piece := sys.stdin.buffer.read1(2**16)):
+        data += piece
+    return bytes(data)
 
 
 def _tell_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:

@@ -24,7 +24,7 @@ from sightline.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from sightline.comparison import Comparison
-    from sightline.evaluate import Evaluation
+    from sightline.evaluation import Evaluation
 
 
 def evaluate(
@@ -73,7 +73,7 @@ def evaluate(
         raise ConfigError("--page shows one model: evaluate one at a time, or all as one with --ensemble")
 
     from sightline.data import load_dataset
-    from sightline.evaluate import evaluate as run
+    from sightline.evaluation import evaluate as run
 
     dataset = load_dataset(data, format)
     options = given(

@@ -1,7 +1,8 @@
 """A captioner on a split: captions, scores with intervals, and the signature that says how they were made.
 
 Captions come from the photos alone, references are the human captions as published, and every score is printed with
-what it depends on, so that two numbers are comparable or visibly not.
+what it depends on, so that two numbers are comparable or visibly not. (A module named ``evaluate`` would take the place
+of the function ``sightline.evaluate``.)
 """
 
 from __future__ import annotations
