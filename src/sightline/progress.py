@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ def use_terminal(enabled: bool) -> None:
 
 def track(items: Iterable[Item], label: str, total: int | None = None, every: float = 15.0) -> Iterator[Item]:
     """Go through ``items`` and show how far along and how long still."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with meter(label, every) as tell:
         tell(0, total)

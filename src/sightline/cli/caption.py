@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def _captions(
 def _standard_input() -> bytes:
     """In pieces, for one long read would not notice an interrupt."""
     data = bytearray()
-    while len(data) < MOST_BYTES and (piece := sys.stdin.buffer.read1(2**16)):
+    while len(data) < MOST_BYTES and (piece := os.read(sys.stdin.fileno(), 2**16)):
         data += piece
     return bytes(data)
 
