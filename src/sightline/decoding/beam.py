@@ -2,7 +2,7 @@
 
 Each step keeps the best K unfinished captions of a photo. A caption that ends while among the best K moves to the
 photo's finished ones, scored by log-probability / length ** penalty (plain, without GNMT's constant). A photo stops
-when K captions are finished, or when no unfinished one can still overtake those asked for.
+when no unfinished caption can still overtake those asked for; once K are finished, when none would by ending next.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def beam_search(decoder: StepDecoder, features: Features, options: DecodingOptio
         tokens, parents, own = (value.gather(1, going_on) for value in (tokens, parents, own))
         trail.record(photos, tokens, parents, own, trail.extras(log_probs, extras))
 
-        open_photos = open_photos & ~finished.settled(photos, totals[:, 0])
+        open_photos = open_photos & ~finished.settled(photos, totals[:, 0], length + 1)
         if length == options.max_length - 2 or not bool(open_photos.any()):
             break
         rows = parents + beams * torch.arange(carried, device=device)[:, None]  # (A, K) into the old rows
@@ -90,12 +90,18 @@ class _Finished:
         for name, value in joined.items():
             getattr(self, name)[photos] = value.gather(1, best)
 
-    def settled(self, photos: Tensor, best_total: Tensor) -> Tensor:
-        """(A,): whether a photo has all it needs. Log-probabilities only fall, so what an unfinished caption may
-        still reach is its total now over the greatest length."""
-        score = self.score[photos]
-        reachable = best_total / (self.options.max_length - 1) ** self.options.length_penalty
-        return (score[:, -1] > NEVER) | (score[:, self.options.candidates - 1] >= reachable)
+    def settled(self, photos: Tensor, best_total: Tensor, length: int) -> Tensor:
+        """(A,): whether a photo has all it needs, its best unfinished caption having ``length`` tokens.
+
+        Log-probabilities only fall, so what that caption may still reach is its total now over the greatest length.
+        K finished captions alone are no reason to stop: with a sure model they are short and bad, and come first.
+        """
+        score, penalty = self.score[photos], self.options.length_penalty
+        worst_asked = score[:, self.options.candidates - 1]
+        full = score[:, -1] > NEVER
+        reachable = best_total / (self.options.max_length - 1) ** penalty
+        next_end = best_total / (length + 1) ** penalty
+        return (worst_asked >= reachable) | (full & (worst_asked >= next_end))
 
     def with_cut(self, photos: Tensor, totals: Tensor) -> Endings:
         """The finished captions, and those (A, K) of open photos that the greatest length cut."""
