@@ -165,8 +165,11 @@ def _tied(model: nn.Module) -> dict[str, str]:
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """One safetensors file, atomically; a full disk leaves the file that was there."""
     with atomic_path(path) as temporary:
+        temporary.touch()
+        permissions = temporary.stat().st_mode  # as of any new file here; safetensors leaves its own to the owner alone
         try:
             save_file(tensors, temporary, metadata)
+            temporary.chmod(permissions)
         except SafetensorError as error:  # safetensors wraps the operating system's error in its own
             if "No space left" in str(error):
                 raise OSError(28, "No space left on device") from None

@@ -22,6 +22,7 @@ RECIPES = Path(__file__).parent / "recipes"
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
+Depth = Annotated[int, Field(ge=1, le=1000)]  # a damaged number must not build blocks until memory ends
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -72,7 +73,7 @@ class PatchEncoder(Section):
     image_size: Size = 128
     patch_size: Size = 8
     width: Size = 128
-    blocks: Size = 2
+    blocks: Depth = 2
     heads: Size = 4
     dropout: Fraction = 0.1
     train: Literal["all"] = "all"
@@ -104,7 +105,7 @@ class TransformerDecoder(Section):
     name: Literal["transformer"]
     width: Size = 256
     heads: Size = 8
-    blocks: Size = 3
+    blocks: Depth = 3
     feedforward: Size | None = None  # None: four times the width
     dropout: Fraction = 0.1
     pooled: bool = True  # the photo's one vector is a memory token beside the grid
