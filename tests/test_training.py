@@ -12,9 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from sightline.captioner import load
 from sightline.config import load_recipe, parse_recipe, recipe_names
@@ -78,7 +79,7 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
         changes += ["encoder.image_size=32", "encoder.width=32", "encoder.dropout=0", "encoder.heads=2", "decoder.width=32"]
     else:
         size = {"dinov2-vits14": 56, "clip-vit-b32": 64, "googlenet": 64}.get(recipe.encoder.name, 96)
-        changes += ["encoder.weights=random", f"encoder.image_size={size}"]
+        changes += [f"encoder.weights={calibrated_weights(recipe.encoder.name, tmp_path)}", f"encoder.image_size={size}"]
     if recipe.decoder.name == "transformer":
         changes += ["decoder.width=32", "decoder.heads=2", "decoder.blocks=1"]
     else:
@@ -95,6 +96,27 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
                                    for word in " ".join(FOUR).split()) + "\n")  # fmt: skip
         changes.append(f"embedding.file={glove}")
     return changes
+
+
+def calibrated_weights(name: str, folder: Path) -> str:
+    """Random weights that still tell photos apart, as a file in torchvision's layout.
+
+    Untrained deep networks give numbers near zero or in the millions until their batch norms have seen a photo.
+    """
+    if not name.startswith(("resnet", "densenet", "googlenet")):
+        return "random"
+    from sightline.torchvision_import import torchvision
+
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, name)(weights=None, **({"init_weights": True} if name == "googlenet" else {}))
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = None
+    photos = [torch.from_numpy(np.array(_picture(number).resize((96, 96)))) for number in range(4)]
+    with torch.no_grad():
+        model.train()(torch.stack(photos).permute(0, 3, 1, 2) / 128 - 1)
+    save_file(model.state_dict(), folder / "weights.safetensors")
+    return str(folder / "weights.safetensors")
 
 
 def first_stage(name: str) -> str | None:
