@@ -112,12 +112,16 @@ def each_path(model, batch, objective, monkeypatch):
     steps = batch.tokens.shape[1] - 1
     for path in itertools.product(range(PLACES), repeat=steps):
         places = iter(path)
-        monkeypatch.setattr(torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places)))
+        monkeypatch.setattr(
+            torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places))
+        )
         output = model(batch.photos, batch.tokens[:, :-1])
         chance = output.extras["place_log_prob"].sum().exp()
         likelihood = output.logits.log_softmax(-1).gather(2, batch.tokens[:, 1:, None]).sum()
         places = iter(path)
-        monkeypatch.setattr(torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places)))
+        monkeypatch.setattr(
+            torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places))
+        )
         loss, _ = objective(model, batch)
         yield chance, likelihood, loss
 
@@ -185,7 +189,9 @@ def critic():
     tokenizer = TOKENIZERS["word"].train(["red dog", "dog red dog"], min_count=1, max_length=4)
     model = Tiny("transformer", tokenizer.size, max_length=4, width=8, heads=2, blocks=1)
     with torch.no_grad():
-        model.decoder.output.bias[[tokenizer.pad, tokenizer.start, tokenizer.unknown]] = -1e4  # never drawn, so never likely
+        model.decoder.output.bias[
+            [tokenizer.pad, tokenizer.start, tokenizer.unknown]
+        ] = -1e4  # never drawn, so never likely
     references = [["red dog", "a red dog"], ["dog dog", "red"], ["the sea"]]
     return model, tokenizer, SimpleNamespace(tokenizer=tokenizer, references=references)
 

@@ -25,7 +25,7 @@ from sightline.training.records import read_history
 from sightline.training.trainer import Trainer, train
 
 TINY = {
-    "encoder": {"name": "patches", "image_size": 32, "patch_size": 8, "width": 32, "blocks": 1, "heads": 2, "dropout": 0.0},
+    "encoder": {"name": "patches", "image_size": 32, "width": 32, "blocks": 1, "heads": 2, "dropout": 0.0},
     "decoder": {"name": "transformer", "width": 32, "heads": 2, "blocks": 1, "dropout": 0.1},
     "tokenizer": {"min_count": 1},
     "training": {"epochs": 4, "batch_size": 3, "average": 0.9, "patience": 0},
@@ -71,15 +71,25 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
     changes = [
         "training.epochs=150", "training.batch_size=4", "training.learning_rate=0.005", "training.evaluate_every=150",
         "training.patience=0", "training.average=0", "training.warmup=0", "training.weight_decay=0", "data.workers=0",
-        "decoder.dropout=0", "data.augment=false", "data.views=1", "decoding.length_penalty=1.0", "tokenizer.max_length=48",
+        "decoder.dropout=0", "data.augment=false", "data.views=1",
+        "decoding.length_penalty=1.0", "tokenizer.max_length=48",
     ]  # fmt: skip
     if recipe.tokenizer.name == "word":
         changes.append("tokenizer.min_count=1")
     if recipe.encoder.name == "patches":
-        changes += ["encoder.image_size=32", "encoder.width=32", "encoder.dropout=0", "encoder.heads=2", "decoder.width=32"]
+        changes += [
+            "encoder.image_size=32",
+            "encoder.width=32",
+            "encoder.dropout=0",
+            "encoder.heads=2",
+            "decoder.width=32",
+        ]
     else:
         size = {"dinov2-vits14": 56, "clip-vit-b32": 64, "googlenet": 64}.get(recipe.encoder.name, 96)
-        changes += [f"encoder.weights={calibrated_weights(recipe.encoder.name, tmp_path)}", f"encoder.image_size={size}"]
+        changes += [
+            f"encoder.weights={calibrated_weights(recipe.encoder.name, tmp_path)}",
+            f"encoder.image_size={size}",
+        ]
     if recipe.decoder.name == "transformer":
         changes += ["decoder.width=32", "decoder.heads=2", "decoder.blocks=1"]
     else:
@@ -92,8 +102,9 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
         changes += ["encoder.learning_rate=1e-5", "training.epochs=20", "training.evaluate_every=20"]
     if recipe.embedding.name == "glove":
         glove = tmp_path / "glove.txt"
-        glove.write_text("\n".join(f"{word} " + " ".join(f"{random.Random(word + str(i)).gauss(0, 1):.3f}" for i in range(10))
-                                   for word in " ".join(FOUR).split()) + "\n")  # fmt: skip
+        chance = random.Random(0)
+        lines = [" ".join([word, *(f"{chance.gauss(0, 1):.3f}" for _ in range(10))]) for word in " ".join(FOUR).split()]
+        glove.write_text("\n".join(lines) + "\n")
         changes.append(f"embedding.file={glove}")
     return changes
 
@@ -120,7 +131,11 @@ def calibrated_weights(name: str, folder: Path) -> str:
 
 
 def first_stage(name: str) -> str | None:
-    return {"dinov2-scst": "dinov2-transformer", "tinyvit-finetune": "tinyvit-transformer", "distilled": "dinov2-transformer"}.get(name)
+    return {
+        "dinov2-scst": "dinov2-transformer",
+        "tinyvit-finetune": "tinyvit-transformer",
+        "distilled": "dinov2-transformer",
+    }.get(name)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -144,7 +159,12 @@ def test_every_recipe_reproduces_four_captions_word_for_word(name, four_photos, 
 def run_cli(*arguments: str, **options):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
-        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+        [sys.executable, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
     )
 
 
@@ -216,7 +236,12 @@ def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):
 def test_resuming_with_another_recipe_names_what_differs(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"training\.learning_rate"):
-        train(parse_recipe(TINY, ["training.epochs=1", "training.learning_rate=0.1"]), tiny_flickr8k, tmp_path / "run", resume=True)
+        train(
+            parse_recipe(TINY, ["training.epochs=1", "training.learning_rate=0.1"]),
+            tiny_flickr8k,
+            tmp_path / "run",
+            resume=True,
+        )
 
 
 # -- several processes ------------------------------------------------------------------------------------------------
@@ -256,7 +281,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tiny
         return record
 
     trainer._evaluate = then_break
-    with pytest.raises(SightlineError, match="epoch 2, batch 1.*last good checkpoint"):
+    with pytest.raises(SightlineError, match=r"epoch 2, batch 1.*last good checkpoint"):
         trainer.run()
     weights = load_file(tmp_path / "run" / "model.safetensors")
     assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
@@ -315,5 +340,7 @@ def test_curves_and_samples_are_left_for_people(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
     history = read_history(tmp_path / "run")
     assert len(history) == 4
-    assert {"train_nll", "dev_nll", "dev_nll_per_character", "dev_nll_per_caption", "cider", "bleu_4"} <= set(history[0])
+    assert {"train_nll", "dev_nll", "dev_nll_per_character", "dev_nll_per_caption", "cider", "bleu_4"} <= set(
+        history[0]
+    )
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))

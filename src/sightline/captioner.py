@@ -28,7 +28,9 @@ class Captioner:
         self.models = [checkpoint.model.to(self.device).eval() for checkpoint in checkpoints]
         self.tokenizer = checkpoints[0].tokenizer
         if any(other.tokenizer.to_json() != self.tokenizer.to_json() for other in checkpoints[1:]):
-            raise ConfigError("the models of an ensemble must have been trained with one vocabulary; these have different ones")
+            raise ConfigError(
+                "the models of an ensemble must have been trained with one vocabulary; these have different ones"
+            )
         self.folders = [checkpoint.folder for checkpoint in checkpoints]
         self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
 
@@ -42,8 +44,9 @@ class Captioner:
         ``options`` are `DecodingOptions`: beam, length_penalty, min_length, candidates, sample, temperature, ...
         """
         several = isinstance(source, list | tuple)
+        sources: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
         captions = []
-        for result in self.stream(source if several else [source], keep_photos=True, **options):  # type: ignore[list-item]
+        for result in self.stream(sources, keep_photos=True, **options):
             if isinstance(result, Failure):
                 raise ImageError(result.reason)
             captions.append(result)
@@ -76,7 +79,9 @@ class Captioner:
             raise ConfigError(f"unknown option {unknown[0]!r}{nearest(unknown[0], known)}")
         chosen = replace(self.options, **options)
         if chosen.max_length > self.tokenizer.max_length:
-            raise ConfigError(f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}")
+            raise ConfigError(
+                f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}"
+            )
         return chosen
 
     def encode(self, photos: Sequence[Any]) -> list[ImageFeatures]:
@@ -102,7 +107,9 @@ class Captioner:
             captions.append(replace(best, others=tuple(others)))
         return captions
 
-    def _batch(self, waiting: list[tuple[str, Any]], options: DecodingOptions, keep_photos: bool) -> Iterator[Caption | Failure]:
+    def _batch(
+        self, waiting: list[tuple[str, Any]], options: DecodingOptions, keep_photos: bool
+    ) -> Iterator[Caption | Failure]:
         photos = [photo for _, photo in waiting if not isinstance(photo, Failure)]
         captions = iter(self.decode(self.encode(photos), options) if photos else [])
         for name, photo in waiting:
@@ -149,7 +156,7 @@ def resolve(name: str | Path) -> Path:
     if path.exists() or not looks_like_hub:
         return path
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.toml"]))

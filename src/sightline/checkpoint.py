@@ -1,6 +1,6 @@
 """A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
 
-Only tensors, JSON and TOML: nothing in it is ever executed, and the weights fit the configuration exactly or are refused.
+Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
     config = read_json(folder / "config.json")
     if config.get("format") != FORMAT:
-        raise CheckpointError(f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
+        raise CheckpointError(
+            f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}"
+        )
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
     model = _build(config, tokenizer, folder)
     _check_decoding(config.get("decoding", {}), tokenizer, folder)
@@ -89,7 +91,9 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
     where = f"{folder}/config.json"
     unknown = set(config) - {"format", "encoder", "decoder", "decoding"}
     if unknown:
-        raise CheckpointError(f"{where}: unknown key {sorted(unknown)[0]!r}; the file was changed or is of another version")
+        raise CheckpointError(
+            f"{where}: unknown key {sorted(unknown)[0]!r}; the file was changed or is of another version"
+        )
     try:
         encoder, decoder = dict(config["encoder"]), dict(config["decoder"])
         check_part("encoder", {key: value for key, value in encoder.items() if key not in ("preprocess", "shape")})
@@ -97,11 +101,13 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
         _check_sizes(encoder, decoder)
         if decoder["max_length"] != tokenizer.max_length:
             raise CheckpointError(
-                f"{folder}: max_length is {decoder['max_length']} in config.json, {tokenizer.max_length} in tokenizer.json"
+                f"{folder}: max_length is {decoder['max_length']} in config.json, "
+                f"{tokenizer.max_length} in tokenizer.json"
             )
         if decoder["vocabulary"] != tokenizer.size:
             raise CheckpointError(
-                f"{folder}: the model has {decoder['vocabulary']} words, its tokenizer.json {tokenizer.size}; they do not belong together"
+                f"{folder}: the model has {decoder['vocabulary']} words, its tokenizer.json {tokenizer.size}; "
+                "they do not belong together"
             )
         built = encoder_from_spec(encoder)
         if built.dimension != decoder["features"]:
@@ -130,7 +136,8 @@ def _check_decoding(options: Any, tokenizer: Tokenizer, folder: Path) -> None:
         raise CheckpointError(f"{folder}/config.json: 'decoding' does not fit: {error}") from None
     if chosen.max_length > tokenizer.max_length:
         raise CheckpointError(
-            f"{folder}/config.json: decoding.max_length is {chosen.max_length}, more than the model's {tokenizer.max_length}"
+            f"{folder}/config.json: decoding.max_length is {chosen.max_length}, "
+            f"more than the model's {tokenizer.max_length}"
         )
 
 
@@ -148,7 +155,9 @@ def load_model_tensors(model: nn.Module, path: Path) -> None:
     tensors = {
         name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in read_tensors(path)[0].items()
     }
-    tensors |= {name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors}
+    tensors |= {
+        name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors
+    }
     load_strictly(model, tensors, path)
 
 
@@ -204,5 +213,3 @@ def checkpoint_hash(folder: str | Path) -> str:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()[:12]
-
-

@@ -271,7 +271,8 @@ def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), sourc
 def check_part(section: Literal["encoder", "decoder"], values: Mapping[str, Any]) -> None:
     """Hold a saved part's options to the rules of a recipe, without any conversion; ConfigError lists the faults."""
     try:
-        kind: TypeAdapter[Any] = TypeAdapter({"encoder": Encoder, "decoder": Decoder}[section])
+        kinds: dict[str, Any] = {"encoder": Encoder, "decoder": Decoder}
+        kind: TypeAdapter[Any] = TypeAdapter(kinds[section])
         kind.validate_python(dict(values), strict=True)
     except ValidationError as error:
         faults = [_fault(item | {"loc": (section, *item["loc"])}, {section: values}) for item in error.errors()]
@@ -340,10 +341,10 @@ def _model_of(where: list[str], values: Mapping[str, Any]) -> type[Section] | No
         ]  # fmt: skip
         if where[0] == "encoder":
             return PatchEncoder if where[1] == "patches" else PretrainedEncoder
-        name = (values.get(where[0]) or {}).get("name")
+        name = str((values.get(where[0]) or {}).get("name"))
         return next((model for model in candidates if name in str(model.model_fields["name"].annotation)), None)
     annotation = Recipe.model_fields[where[0]].annotation if where[0] in Recipe.model_fields else None
-    return annotation if isinstance(annotation, type) else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """Import torchvision (directly or through timm) beside a CPU-only torch.
 
-torchvision's x86 wheels on the public index are CUDA builds: beside a CPU torch their compiled operators do not load and
-the import itself fails with "operator torchvision::nms does not exist". None of those operators is used here, so where
-that happens they are declared without an implementation. Import this module before torchvision or timm.
+torchvision's x86 wheels on the public index are CUDA builds: beside a CPU torch their compiled operators do not load
+and the import itself fails with "operator torchvision::nms does not exist". None of those operators is used here, so
+where that happens they are declared without an implementation. Import this module before torchvision or timm.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def read_glove(path: str | Path, wanted: set[str] | None = None) -> dict[str, Te
     """Vectors in GloVe's text format (``word 0.1 0.2 ...``), plain or .gz, of the wanted words."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise ConfigError(f"embedding.file={str(path)!r} does not exist; give GloVe's text file, e.g. glove.6B.100d.txt")
+        raise ConfigError(f"embedding.file={str(path)!r} does not exist; give GloVe's text, e.g. glove.6B.100d.txt")
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
@@ -71,7 +71,7 @@ def _parse_glove(lines: Iterable[str], path: Path, wanted: set[str] | None) -> d
         except ValueError:
             if dimension and len(numbers) > dimension:
                 continue  # a few entries of the large GloVe files are several words: "at name@domain.com"
-            raise ConfigError(f"{path}, line {number}: not a word and its numbers; is this a GloVe text file?") from None
+            raise ConfigError(f"{path}, line {number}: not a word and its numbers; is this GloVe's text?") from None
         dimension = dimension or len(vector)
         if not dimension or len(vector) != dimension:
             raise ConfigError(f"{path}, line {number}: {len(vector)} numbers where the first line has {dimension}")
@@ -81,7 +81,7 @@ def _parse_glove(lines: Iterable[str], path: Path, wanted: set[str] | None) -> d
 
 def glove_embedding(words: Sequence[str], width: int, file: str | None, frozen: bool = False) -> Embedding:
     if not file:
-        raise ConfigError("embedding.name is 'glove' but embedding.file is not set: --set embedding.file=glove.6B.100d.txt")
+        raise ConfigError("embedding.name is 'glove' and needs a file: --set embedding.file=glove.6B.100d.txt")
     vectors = read_glove(file, set(words))
     embedding = Embedding(len(words), width, len(next(iter(vectors.values()))), frozen)
     log.info("GloVe covers %.1f %% of %d words", 100 * embedding.fill(words, vectors), len(words))

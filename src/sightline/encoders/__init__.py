@@ -20,7 +20,7 @@ ENCODERS: dict[str, type[Encoder]] = {
 
 def build_encoder(name: str, **options: Any) -> Encoder:
     """A registered encoder, or any timm model by its name there."""
-    return ENCODERS.get(name, TimmModel)(name=name, **options)  # type: ignore[call-arg]
+    return ENCODERS.get(name, TimmModel)(name=name, **options)
 
 
 def encoder_from_spec(spec: Mapping[str, Any]) -> Encoder:

@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         self.dimension, self.height, self.width = features.grid.shape[2], features.height, features.width
 
     def set_trainable(self, train: str) -> None:
-        """"frozen", "all", or the name of the first layer to be trained (it and all after it are)."""
+        """ "frozen", "all", or the name of the first layer to be trained (it and all after it are)."""
         names = [name for name, _ in self.named_parameters()]
         first = {"frozen": len(names), "all": 0}.get(train)
         if first is None:
@@ -76,7 +76,8 @@ def pool_to(maps: Tensor, grid: int | None) -> Tensor:
 
 def check_grid(name: str, maps_size: int, grid: int | None, image_size: int) -> None:
     if grid and grid > maps_size:
+        wanted = -(-image_size * grid // maps_size // 32) * 32
         raise ConfigError(
-            f"encoder.grid={grid}: {name} gives {maps_size}x{maps_size} places at {image_size} pixels and pooling up would "
-            f"repeat vectors; set encoder.image_size={-(-image_size * grid // maps_size // 32) * 32} or a smaller grid"
+            f"encoder.grid={grid}: {name} gives {maps_size}x{maps_size} places at {image_size} pixels and pooling up "
+            f"would repeat vectors; set encoder.image_size={wanted} or a smaller grid"
         )

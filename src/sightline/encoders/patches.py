@@ -40,7 +40,9 @@ class Patches(Encoder):
             size=image_size, resize=image_size, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), fit="squash"
         )
         if self.preprocess.size != image_size:
-            raise ConfigError(f"preprocess.size is {self.preprocess.size}, encoder.image_size {image_size}: they are one")
+            raise ConfigError(
+                f"preprocess.size is {self.preprocess.size}, encoder.image_size {image_size}: they are one"
+            )
         self.projection = nn.Conv2d(3, width, patch_size, stride=patch_size)  # 8x8x3 = 192 numbers to ``width``
         self.positions = nn.Parameter(torch.randn(1, self.height * self.width, width) * 0.02)
         self.blocks = nn.Sequential(*(EncoderBlock(width, heads, dropout) for _ in range(blocks)))

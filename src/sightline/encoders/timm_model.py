@@ -47,7 +47,9 @@ class TimmModel(Encoder):
         arch = ALIASES.get(name, name)
         if not timm.is_model(arch):
             known = [*ALIASES, *timm.list_models()]
-            raise ConfigError(f"unknown encoder {name!r}{nearest(name, known)}; `sightline doctor` lists the registered ones")
+            raise ConfigError(
+                f"unknown encoder {name!r}{nearest(name, known)}; `sightline doctor` lists the registered ones"
+            )
         file = None if weights in ("library", "random") else WeightsFile.read(weights)
         if preprocess:
             image_size = preprocess.size
@@ -140,4 +142,3 @@ class TimmModel(Encoder):
             "preprocess": self.preprocess.to_json(),
             "shape": [self.dimension, self.height, self.width],
         }
-

@@ -1,7 +1,7 @@
 """Pretrained weights from a file: ``NAME.safetensors`` in the library's own layout, with an optional ``NAME.json``.
 
-The JSON says what the weights expect (``arch``, ``submodule``, ``input_size``, ``mean``, ``std``). Nothing in it is ever
-run: a change to the built network is taken only if it is one known by name here.
+The JSON says what the weights expect (``arch``, ``submodule``, ``input_size``, ``mean``, ``std``). Nothing in it is
+ever run: a change to the built network is taken only if it is one known here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class WeightsFile:
     def read(cls, path: str | Path) -> WeightsFile:
         path = Path(path).expanduser()
         if not path.is_file() or path.suffix != ".safetensors":
-            raise ConfigError(f"encoder.weights={str(path)!r} is not a .safetensors file; give one, 'library' or 'random'")
+            raise ConfigError(
+                f"encoder.weights={str(path)!r} is not a .safetensors file; give one, 'library' or 'random'"
+            )
         beside = path.with_suffix(".json")
         if not beside.is_file():
             return cls(path)
@@ -46,7 +48,9 @@ class WeightsFile:
             meta = json.loads(beside.read_text(encoding="utf-8"))
             change = meta.get("after_build")
             if change and change not in KNOWN_CHANGES:
-                raise ConfigError(f"{beside}: 'after_build' asks for a change that is not known and is never run: {change!r}")
+                raise ConfigError(
+                    f"{beside}: 'after_build' asks for a change that is not known and is never run: {change!r}"
+                )
             return cls(
                 path,
                 arch=meta["arch"],

@@ -1,8 +1,8 @@
 """A frozen encoder's features, computed once and kept on disk: memory-mapped, half precision, resumable.
 
 A cache is a folder named by everything the numbers depend on (encoder, its weights, preprocessing, the photos, the
-augmented views), so stale features are never taken for fresh ones. ``done`` marks finished photos: a run that was killed
-goes on where it was.
+augmented views), so stale features are never taken for fresh ones. ``done`` marks finished photos: a run that was
+killed goes on where it was.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
     "rmsprop": torch.optim.RMSprop,
@@ -32,7 +33,7 @@ def build_optimizer(
         for (encoder, decayed), parameters in groups.items()
     ]
     extra: dict[str, Any] = {"betas": (0.9, 0.98)} if name == "adamw" else {}
-    return OPTIMIZERS[name](settings, lr=learning_rate, **extra)
+    return OPTIMIZERS[name](settings, **extra)
 
 
 class Schedule:

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sightline.checkpoint import Checkpoint, load_checkpoint, load_model_tensors
 from sightline.config import Distillation, Recipe
 from sightline.data import Dataset, Example
-from sightline.data.loader import CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
+from sightline.data.loader import Batch, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.decoders import build_decoder, build_embedding
 from sightline.encoders import build_encoder
 from sightline.errors import ConfigError
@@ -80,7 +81,7 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     if training.dev_photos:
         dev = dev[: training.dev_photos]
     teacher = load_checkpoint(recipe.objective.teacher) if isinstance(recipe.objective, Distillation) else None
-    common = {"pad": tokenizer.pad, "process": process, "processes": processes, "workers": data.workers}
+    common: dict[str, Any] = {"pad": tokenizer.pad, "process": process, "processes": processes, "workers": data.workers}
     objective = _objective(recipe, tokenizer, model, teacher)
     return Parts(
         recipe,
@@ -125,7 +126,9 @@ def photo_source(model: CaptionModel, examples: Sequence[Example], recipe: Recip
     if augment and views == 1:
         raise ConfigError("data.augment with cached features needs data.views of 2 or more, or data.cache=false")
     return CachedPhotos(
-        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views).fill(workers=recipe.data.workers)
+        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views).fill(
+            workers=recipe.data.workers
+        )
     )
 
 
@@ -141,7 +144,5 @@ class Step(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch):  # type: ignore[no-untyped-def]
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective(self.model, batch)
-
-

@@ -70,7 +70,9 @@ def load_state(
         weights = {name.removeprefix("weights/"): t for name, t in tensors.items() if name.startswith("weights/")}
         if set(kept) != set(weights):
             odd = sorted(set(kept) ^ set(weights))[0]
-            raise CheckpointError(f"{path} is of another recipe: {odd!r} does not fit; resume with the recipe it was begun with")
+            raise CheckpointError(
+                f"{path} is of another recipe: {odd!r} does not fit; resume with the recipe it was begun with"
+            )
         with torch.no_grad():
             for name, tensor in kept.items():
                 tensor.copy_(weights[name])
@@ -97,7 +99,7 @@ def load_state(
 
 
 def _kept(step: nn.Module) -> dict[str, Tensor]:
-    """What training changes: trained parameters and buffers, each once; a frozen encoder is rebuilt from its weights."""
+    """What training changes: trained parameters and buffers; a frozen encoder is rebuilt from its weights."""
     parameters = {name: p for name, p in step.named_parameters() if p.requires_grad}
     buffers = {name: b for name, b in step.named_buffers() if ".encoder." not in f".{name}"}
     return parameters | buffers

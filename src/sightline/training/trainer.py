@@ -69,9 +69,7 @@ class Trainer:
         self.step, self.optimizer = self.accelerator.prepare(step, self.optimizer)
         self.batches = len(self.parts.train)
         updates = math.ceil(self.batches / self.settings.accumulate) * self.settings.epochs
-        self.schedule = Schedule(
-            self.optimizer, self.settings.schedule, round(self.settings.warmup * updates), updates
-        )
+        self.schedule = Schedule(self.optimizer, self.settings.schedule, round(self.settings.warmup * updates), updates)
         self.average = AveragedWeights(self.model, self.settings.average) if self.settings.average else None
         self.progress: dict[str, Any] = {
             "epoch": 0, "batch": 0, "updates": 0, "best": None, "best_epoch": -1, "bad": 0, "seconds": 0.0,
@@ -121,7 +119,9 @@ class Trainer:
         return now
 
     def _update(self, batch: Batch) -> None:
-        last = (self.progress["batch"] + 1) % self.settings.accumulate == 0 or self.progress["batch"] + 1 == self.batches
+        last = (self.progress["batch"] + 1) % self.settings.accumulate == 0 or self.progress[
+            "batch"
+        ] + 1 == self.batches
         self.accelerator.gradient_state._set_sync_gradients(last)
         with self._no_sync_unless(last):
             loss, logs = self.step(batch)
@@ -158,7 +158,8 @@ class Trainer:
         if not bool(torch.isfinite(value)):
             place = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
             raise SightlineError(
-                f"the loss is {float(value.detach())} in {place}: training stopped, {self.output} keeps the last good checkpoint; "
+                f"the loss is {float(value.detach())} in {place}: training stopped, "
+                f"{self.output} keeps the last good checkpoint; "
                 "lower training.learning_rate or set training.clip, then --resume"
             )
 
@@ -217,13 +218,19 @@ class Trainer:
 
     def _dev_captions(self) -> list[str]:
         captioner = Captioner([self.parts.checkpoint({})], self.accelerator.device)
-        count, rank, world = len(self.parts.dev_examples), self.accelerator.process_index, self.accelerator.num_processes
+        count, rank, world = (
+            len(self.parts.dev_examples),
+            self.accelerator.process_index,
+            self.accelerator.num_processes,
+        )
         mine = list(range(rank, count, world))
         captions: list[tuple[int, str]] = []
         options = captioner.decoding(want_attention=False)
         for start in track(range(0, len(mine), 50), "captioning dev", -(-len(mine) // 50)):
             photos = mine[start : start + 50]
-            features = self.model.features(_to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device))
+            features = self.model.features(
+                _to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device)
+            )
             captions += zip(photos, (caption.text for caption in captioner.decode([features], options)))
         if world > 1:
             captions = gather_object(captions)
@@ -253,11 +260,15 @@ class Trainer:
 
     def _check_output(self, resume: bool) -> None:
         if self._state_path.exists() and not resume:
-            raise ConfigError(f"{self.output} already holds a run: continue it with --resume or choose another --output")
+            raise ConfigError(
+                f"{self.output} already holds a run: continue it with --resume or choose another --output"
+            )
         if self.accelerator.is_main_process:
             try:
                 self.output.mkdir(parents=True, exist_ok=True)
-                write_atomically(self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n")
+                write_atomically(
+                    self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n"
+                )
             except OSError as error:
                 raise DataError(f"cannot write to {self.output}: {error.strerror}") from None
 
@@ -270,9 +281,7 @@ class Trainer:
     def _save_state(self) -> None:
         self.last_saved = time.monotonic()
         if self.accelerator.is_main_process:
-            save_state(
-                self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress
-            )
+            save_state(self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress)
 
     def _resume(self) -> None:
         progress = load_state(self._state_path, self.plain_step, self.optimizer, self.schedule, self.average)
@@ -284,7 +293,9 @@ class Trainer:
                 for key in values | (progress["recipe"].get(section) or {})
                 if values.get(key) != (progress["recipe"].get(section) or {}).get(key)
             ]
-            raise ConfigError(f"{self.output} was begun with other settings: {', '.join(differ)}; resume with the same recipe")
+            raise ConfigError(
+                f"{self.output} was begun with other settings: {', '.join(differ)}; resume with the same recipe"
+            )
         self.progress = progress
         log.info("resumed at epoch %d, batch %d, after %s", progress["epoch"] + 1, progress["batch"],
                  duration(progress["seconds"]))  # fmt: skip

@@ -25,8 +25,10 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def token_losses(output: DecoderOutput, tokens: Tensor, pad: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and plain negative log-likelihood of each next token, each (R, T), zero where there is none; and the mask."""
+def token_losses(
+    output: DecoderOutput, tokens: Tensor, pad: int, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and plain negative log-likelihood of each next token (R, T), zero where there is none; and the mask."""
     targets = tokens[:, 1:]
     mask = targets != pad
     log_probs = output.logits.log_softmax(-1)

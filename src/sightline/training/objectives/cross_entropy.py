@@ -23,7 +23,9 @@ class CrossEntropy(Objective):
         logs = {"nll": nll.sum().detach() / batch.token_count}
         if self.penalty:
             if output.attention is None:
-                raise ConfigError("objective.doubly_stochastic needs a decoder with attention over time: attention-lstm")
+                raise ConfigError(
+                    "objective.doubly_stochastic needs a decoder with attention over time: attention-lstm"
+                )
             penalty = doubly_stochastic(output.attention, mask).sum() / batch.caption_count
             # Per caption like the penalty: the paper's loss is a sum over words, ours a mean over the batch's words.
             loss = loss + self.penalty * penalty * batch.caption_count / batch.token_count

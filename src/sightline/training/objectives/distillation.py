@@ -1,4 +1,4 @@
-"""Distillation (Hinton et al., 2015): a small model learns a trained one's word distributions beside the human captions.
+"""Distillation (Hinton et al., 2015): a small model learns a trained one's word distributions and the human captions.
 
 The teacher is any model folder. Its vocabulary is the student's, and with ``feature_weight`` its photo features are
 learned too, through a linear map that is thrown away afterwards.
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.data.loader import Batch
+from sightline.model import CaptionModel
 from sightline.training.objectives.base import Logs, Objective, softened, token_losses
 from sightline.types import ImageFeatures
 
@@ -23,7 +24,7 @@ class Distillation(Objective):
     def __init__(
         self,
         pad: int,
-        teacher: nn.Module,
+        teacher: CaptionModel,
         student_dimension: int,
         temperature: float = 1.0,
         teacher_weight: float = 0.7,
@@ -32,10 +33,12 @@ class Distillation(Objective):
         super().__init__()
         self.pad, self.temperature = pad, temperature
         self.teacher_weight, self.feature_weight = teacher_weight, feature_weight
-        self._teacher = [teacher.eval().requires_grad_(False)]  # in a list: its weights are not part of our state
+        teacher.eval().requires_grad_(False)
+        self._teacher = [teacher]  # in a list: its weights are not part of our state
         self.map = nn.Linear(student_dimension, teacher.encoder.dimension) if feature_weight else None
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
+        assert batch.teacher is not None
         inputs = batch.tokens[:, :-1]
         features = model.features(batch.photos)
         output = model(features, inputs)
@@ -56,7 +59,7 @@ class Distillation(Objective):
         return loss, logs
 
     def _distance(self, student: ImageFeatures, teacher: ImageFeatures) -> Tensor:
-        """One minus the cosine between the student's mapped grid and the teacher's, pooled to the smaller one's size."""
+        """One minus the cosine of the student's mapped grid and the teacher's, pooled to the smaller one's size."""
         assert self.map is not None
         side = (min(student.height, teacher.height), min(student.width, teacher.width))
         ours, theirs = self.map(_pool(student, side)), _pool(teacher, side)

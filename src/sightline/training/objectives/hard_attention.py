@@ -50,7 +50,9 @@ class HardAttention(Objective):
 
     def prepare(self, model: Any, context: Any) -> None:
         if getattr(model.decoder, "mode", None) != "hard":
-            raise ConfigError("objective 'hard-attention' needs --set decoder.name=attention-lstm with decoder.mode=hard")
+            raise ConfigError(
+                "objective 'hard-attention' needs --set decoder.name=attention-lstm with decoder.mode=hard"
+            )
         model.decoder.expectation = self.expectation
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
