@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: one thread each
+
 import pytest
 from PIL import Image, ImageDraw
 

@@ -407,3 +407,13 @@ def test_all_conflicts_are_reported_at_once():
 def test_impossible_options_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(reversed(wrong))):
         DecodingOptions(**wrong)
+
+
+def test_a_sure_long_caption_is_not_lost_to_short_bad_ones_that_end_first():
+    table = torch.full((9, 9), 1e-6)
+    for token, following in ((START, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, END)):
+        table[token, END] = 0.002
+        table[token, following] = 0.99
+    for penalty in (0.0, 0.7, 1.0):
+        best = decode(Chain(table.log()), photos(3), DecodingOptions(beam=3, length_penalty=penalty))
+        assert [found[0].tokens for found in best] == [[4, 5, 6, 7, 8]] * 3

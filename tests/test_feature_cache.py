@@ -14,7 +14,7 @@ from sightline.data import Example
 from sightline.encoders.patches import Patches
 from sightline.errors import DataError
 from sightline.images import open_image
-from sightline.training.feature_cache import FeatureCache, cache_root
+from sightline.training.feature_cache import FeatureCache
 from sightline.types import ImageFeatures
 
 
@@ -174,14 +174,6 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(examples: list[Example],
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot keep features in .*; set SIGHTLINE_CACHE"):
         FeatureCache(Counting(), examples, tmp_path / "file")
-
-
-def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
-    assert cache_root() == tmp_path / "features"
-    monkeypatch.delenv("SIGHTLINE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_root() == tmp_path / "xdg" / "sightline" / "features"
 
 
 def test_a_killed_batch_is_not_marked_as_done(examples: list[Example], tmp_path: Path) -> None:

@@ -117,6 +117,13 @@ def _expand_pattern(pattern: str) -> Iterator[Path | Failure]:
         yield Failure(printable(pattern), "matches no image: check the pattern")
 
 
+def cache_folder() -> Path:
+    """Where files that can be made again are kept: $SIGHTLINE_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("SIGHTLINE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` only once all is safely on disk.

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from sightline.errors import DataError
+from sightline.files import cache_folder
 from sightline.metrics import meteor_build
 from sightline.metrics.meteor import Meteor
 from sightline.metrics.meteor_build import find_source
-from sightline.metrics.meteor_data import cache_folder, load
+from sightline.metrics.meteor_data import load
 
 ORACLE = json.loads((Path(__file__).parents[1] / "data/meteor_oracle.json").read_text(encoding="utf-8"))
 

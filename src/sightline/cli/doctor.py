@@ -138,7 +138,7 @@ def _tiny_caption() -> str:
 
 def caches() -> Iterator[Finding]:
     """What lies in the cache folder, and how much it takes."""
-    from sightline.metrics.meteor_data import cache_folder
+    from sightline.files import cache_folder
 
     folder = cache_folder()
     files = [file for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.errors import DataError
+from sightline.files import cache_folder
 from sightline.metrics.meteor_align import Sentence, Word
 from sightline.metrics.meteor_build import Source, build, find_source
 from sightline.metrics.meteor_normalize import normalize
@@ -105,13 +105,6 @@ def load() -> MeteorData:
         return MeteorData(folder)
     except (OSError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"METEOR's index in {folder} is damaged ({error}): delete that folder") from error
-
-
-def cache_folder() -> Path:
-    """Where files that can be made again are kept: $SIGHTLINE_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("SIGHTLINE_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
 
 
 def _build_into(source: Source, folder: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,18 +20,13 @@ from sightline.data import Example
 from sightline.encoders import Encoder
 from sightline.encoders.weights import fingerprint
 from sightline.errors import DataError
-from sightline.files import write_atomically
+from sightline.files import cache_folder, write_atomically
 from sightline.images import open_image
 from sightline.progress import track
 from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)
 LARGEST = float(np.finfo(np.float16).max)
-
-
-def cache_root() -> Path:
-    base = os.environ.get("SIGHTLINE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "sightline")
-    return Path(base).expanduser() / "features"
 
 
 class FeatureCache:
@@ -49,7 +43,7 @@ class FeatureCache:
     ):
         self.encoder, self.examples, self.views, self.seed = encoder, list(examples), views, seed
         self.shape = (encoder.height, encoder.width) if grid else (0, 0)
-        self.folder = (root or cache_root()) / f"{encoder.name.replace('/', '-')}-{self._key(grid)}"
+        self.folder = (root or cache_folder() / "features") / f"{encoder.name.replace('/', '-')}-{self._key(grid)}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             rows = len(self.examples) * views
