@@ -392,7 +392,7 @@ def test_a_stray_quotation_mark_cannot_break_a_large_table(tmp_path: Path) -> No
 
 def test_unknown_format_suggests_the_nearest(tmp_path: Path) -> None:
     message = refusal(ConfigError, tmp_path, format="flicker8k")
-    assert 'did you mean "flickr8k"' in message and "coco" in message
+    assert "did you mean 'flickr8k'" in message and "coco" in message
 
 
 @pytest.mark.parametrize("format", list(DATASETS))

@@ -6,7 +6,6 @@ values (``section.options()``), so a constructor never sees a config object.
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, nearest
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -345,12 +344,6 @@ def _model_of(where: list[str], values: Mapping[str, Any]) -> type[Section] | No
         return next((model for model in candidates if name in str(model.model_fields["name"].annotation)), None)
     annotation = Recipe.model_fields[where[0]].annotation if where[0] in Recipe.model_fields else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    close = difflib.get_close_matches(name, list(choices), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _toml(value: Any) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder
-from sightline.data.dataset import SPLITS, Dataset, Example, Report, nearest, verify_images
+from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_images
 from sightline.data.reading import read_text
 from sightline.data.results import read_references, read_results, write_results
-from sightline.errors import ConfigError, DataError
+from sightline.errors import ConfigError, DataError, nearest
 from sightline.files import local_path, printable
 
 __all__ = [
@@ -44,8 +44,7 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Datas
     """
     if format != "auto" and format not in DATASETS:
         names = ", ".join(DATASETS)
-        advice = nearest(format, list(DATASETS))
-        raise ConfigError(f'there is no dataset format "{printable(format)}": {advice}choose auto, {names}')
+        raise ConfigError(f"there is no dataset format {format!r}{nearest(format, DATASETS)}: choose auto, {names}")
     try:
         root = local_path(path)
     except ValueError as error:

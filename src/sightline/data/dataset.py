@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,12 +100,6 @@ class Dataset:
         """Every caption of one split, photo by photo."""
         for example in self.examples(split):
             yield from example.captions
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """`did you mean "x"? `, or nothing where no known name is close."""
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f'did you mean "{close[0]}"? ' if close else ""
 
 
 def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> list[Failure]:

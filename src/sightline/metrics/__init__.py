@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Sequence
 
-from sightline.errors import ConfigError, DataError
+from sightline.errors import ConfigError, DataError, nearest
 from sightline.metrics.bleu import Bleu
 from sightline.metrics.cider import Cider
 from sightline.metrics.meteor import Meteor
@@ -36,9 +35,7 @@ def build(names: Sequence[str] = tuple(METRICS)) -> dict[str, Metric]:
     scorers: dict[str, Metric] = {}
     for name in names:
         if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(METRICS)}"
-            raise ConfigError(f"no metric '{name}': {hint}")
+            raise ConfigError(f"no metric {name!r}{nearest(name, METRICS)}: choose from {', '.join(METRICS)}")
         try:
             scorers[name] = METRICS[name]()
         except DataError as error:
