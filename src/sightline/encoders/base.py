@@ -53,12 +53,25 @@ class Encoder(nn.Module):
         if first is None:
             first = next((i for i, name in enumerate(names) if f".{train}." in f".{name}."), None)
         if first is None:
-            layers = ", ".join(dict.fromkeys(".".join(name.split(".")[1:3]) for name in names))
+            layers = ", ".join(dict.fromkeys(map(_layer, names)))
             raise ConfigError(f"encoder.train is {train!r}: {self.name} has no such layer; it has {layers}")
-        for index, (_, parameter) in enumerate(self.named_parameters()):
-            parameter.requires_grad_(index >= first)
         self.trained = first < len(names)
+        idle = self._idle() if self.trained else set()
+        for index, (name, parameter) in enumerate(self.named_parameters()):
+            parameter.requires_grad_(index >= first and name not in idle)
         self.train(self.training)
+
+    def _idle(self) -> set[str]:
+        """Weights no feature depends on, as a removed classifier's norm: processes would wait for their gradients."""
+        names, parameters = zip(*self.requires_grad_(True).named_parameters())
+        training = self.training
+        size, device = self.preprocess.size, parameters[0].device
+        with torch.enable_grad():
+            features = self.eval()(torch.zeros(1, 3, size, size, device=device))
+            total = features.grid.sum() + features.pooled.sum()
+            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        self.train(training)
+        return {name for name, gradient in zip(names, gradients) if gradient is None}
 
     def train(self, mode: bool = True) -> Encoder:
         """Frozen means eval mode; a fine-tuned pretrained network keeps its batch norms' statistics."""
@@ -67,6 +80,12 @@ class Encoder(nn.Module):
             if isinstance(module, Norms):
                 module.eval()
         return self
+
+
+def _layer(name: str) -> str:
+    """The layer a weight belongs to, as one may type it: "layer4", "blocks.10"."""
+    parts = name.removeprefix("trunk.").removeprefix("network.").split(".")
+    return ".".join(parts[:2]) if parts[0] in ("blocks", "stages", "layers") else parts[0]
 
 
 def pool_to(maps: Tensor, grid: int | None) -> Tensor:

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sightline.config import nearest
 from sightline.encoders.base import Encoder, check_grid, pool_to
 from sightline.encoders.weights import WeightsFile, load_strictly
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, nearest
 from sightline.images import Preprocess
 
 ALIASES = {
@@ -68,16 +67,19 @@ class TimmModel(Encoder):
     def _build(self, arch: str, size: int | None, pretrained: bool, arguments: dict[str, Any]) -> Any:
         import timm
 
+        sized = arguments | ({"img_size": size} if size else {})  # a vision transformer is built for one size
         try:
-            model = timm.create_model(arch, pretrained=False, **arguments)
-            if size and hasattr(model, "pos_embed"):  # a vision transformer is built for one size
-                arguments = arguments | {"img_size": size}
-            if pretrained or "img_size" in arguments:
-                model = timm.create_model(arch, pretrained=pretrained, **arguments)
-            return model
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"encoder {self.name!r} cannot be built with {arguments}: {error}") from None
-        except Exception as error:  # the hub's client has many: no network, no such file, offline mode
+            try:
+                return timm.create_model(arch, pretrained=pretrained, **sized)
+            except TypeError as error:
+                if "'img_size'" not in str(error) or sized == arguments:
+                    raise
+            return timm.create_model(arch, pretrained=pretrained, **arguments)  # a convolutional network takes any
+        except Exception as error:
+            ours = isinstance(error, TypeError | ValueError | AssertionError | RuntimeError)
+            if ours and not isinstance(error, OSError):  # the hub's client has many others: no network, offline mode
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise ConfigError(f"encoder {self.name!r} cannot be built with {sized}: {reason}") from None
             raise ConfigError(
                 f"the weights of {self.name!r} could not be downloaded ({type(error).__name__}); "
                 f"give a file with --set encoder.weights=FILE.safetensors, or 'random'"

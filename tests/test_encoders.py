@@ -1,0 +1,630 @@
+"""What every encoder promises, over the whole registry, on random weights; the real weights where they lie at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from sightline.data import load_dataset
+from sightline.decoders import build_decoder
+from sightline.encoders import ENCODERS, Encoder, build_encoder, encoder_from_spec
+from sightline.encoders.timm_model import ALIASES
+from sightline.encoders.torchvision_cnn import NETWORKS
+from sightline.encoders.weights import KNOWN_CHANGES, WeightsFile, fingerprint
+from sightline.errors import CheckpointError, ConfigError
+from sightline.images import open_image
+from sightline.model import CaptionModel
+from sightline.torchvision_import import torchvision
+
+# As each network gives it at its own size: depth, height and width, and that size.
+NATIVE = {
+    "patches": (128, 16, 16, 128),
+    "alexnet": (256, 14, 14, 240),
+    "googlenet": (832, 14, 14, 224),
+    "vgg16": (512, 14, 14, 224),
+    "vgg19": (512, 14, 14, 224),
+    "resnet50": (2048, 7, 7, 224),
+    "resnet101": (2048, 7, 7, 224),
+    "resnet152": (2048, 7, 7, 224),
+    "densenet121": (1024, 7, 7, 224),
+    "densenet201": (1920, 7, 7, 224),
+    "clip-vit-b32": (768, 7, 7, 224),
+    "dinov2-vits14": (384, 16, 16, 224),
+    "efficientnet-lite0": (1280, 7, 7, 224),
+    "efficientnet-lite1": (1280, 8, 8, 240),
+    "efficientnet-lite2": (1280, 9, 9, 260),
+    "tiny-vit-5m": (320, 7, 7, 224),
+}
+SMALL = {"patches": 32, "dinov2-vits14": 56}  # 96 pixels otherwise: quick, and still several places
+# A layer somewhere in the middle, and parameters before and after its first one.
+MIDDLE = {
+    "patches": ("blocks.1", "blocks.0.", "blocks.1."),
+    "alexnet": ("8", "trunk.6.", "trunk.10."),
+    "googlenet": ("inception4d", "inception4c.", "inception4e."),
+    "vgg16": ("24", "trunk.21.", "trunk.26."),
+    "vgg19": ("28", "trunk.25.", "trunk.30."),
+    **dict.fromkeys(("resnet50", "resnet101", "resnet152"), ("layer4", "layer3.", "layer4.2.")),
+    **dict.fromkeys(("densenet121", "densenet201"), ("denseblock4", "denseblock3.", "norm5.")),
+    **dict.fromkeys(("clip-vit-b32", "dinov2-vits14"), ("blocks.10", "blocks.9.", "network.norm.")),
+    **{f"efficientnet-lite{size}": ("blocks.6", "blocks.5.", "conv_head.") for size in range(3)},
+    "tiny-vit-5m": ("stages.3", "stages.2.", "stages.3.blocks.1."),
+}
+
+
+@cache
+def built(name: str) -> Encoder:
+    torch.manual_seed(0)
+    return build_encoder(name, image_size=SMALL.get(name, 96))
+
+
+@pytest.fixture(params=ENCODERS)
+def encoder(request: pytest.FixtureRequest) -> Iterator[Encoder]:
+    """One of the registered encoders, small, all of it trainable, in eval mode."""
+    encoder = built(request.param)
+    encoder.set_trainable("all")
+    yield encoder.eval()
+    encoder.zero_grad()
+
+
+def noise(encoder: Encoder, count: int = 1, seed: int = 0) -> Tensor:
+    size = encoder.preprocess.size
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(encoder: Encoder, images: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        features = encoder(images)
+    return features.grid, features.pooled
+
+
+# Grids
+
+
+def test_every_registered_encoder_has_its_promised_grid_here() -> None:
+    assert set(NATIVE) == set(MIDDLE) == set(ENCODERS) == {"patches", *NETWORKS, *ALIASES}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_grid_at_the_networks_own_size_is_the_promised_one(name: str) -> None:
+    with torch.device("meta"):  # shapes alone, nothing is computed
+        encoder = build_encoder(name)
+    assert (encoder.dimension, encoder.height, encoder.width, encoder.preprocess.size) == NATIVE[name]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet101", "resnet152", "densenet121", "densenet201"])
+def test_deep_networks_give_14x14_places_at_448_pixels(name: str) -> None:
+    with torch.device("meta"):
+        encoder = build_encoder(name, image_size=448)
+    assert (encoder.height, encoder.width) == (14, 14)
+
+
+def test_features_have_the_measured_shape(encoder: Encoder) -> None:
+    with torch.no_grad():
+        features = encoder(noise(encoder, 2))
+    assert features.grid.shape == (2, encoder.height * encoder.width, encoder.dimension)
+    assert features.pooled.shape == (2, encoder.dimension)
+    assert (features.height, features.width) == (encoder.height, encoder.width)
+    assert features.grid.isfinite().all()
+
+
+def test_different_places_have_different_vectors(encoder: Encoder) -> None:
+    """A pooling that repeats vectors, or a network cut after its global pooling, would give neighbours alike."""
+    picture = noise(encoder) * 0.2
+    picture[..., encoder.preprocess.size // 2 :] += 2.0  # the right half is another one
+    grid, _ = outputs(encoder, picture)
+    maps = grid[0].unflatten(0, (encoder.height, encoder.width))
+    scale = maps.norm(dim=-1).mean()
+    for first, second in ((maps[:, :-1], maps[:, 1:]), (maps[:-1], maps[1:])):
+        apart = (first - second).norm(dim=-1) / scale
+        assert (apart > 1e-3).all(), f"{(apart <= 1e-3).sum()} of {apart.numel()} neighbours are alike"
+
+
+SWIN = {"embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}  # its maps have their channels last
+LOCAL = ["patches", "alexnet", "googlenet", "vgg16", "vgg19", "densenet121", "clip-vit-b32", "dinov2-vits14"]
+
+
+@pytest.mark.parametrize("name", [*LOCAL, "swin_tiny_patch4_window7_224"])
+def test_places_lie_row_by_row_from_the_upper_left(name: str) -> None:
+    """Where the picture is changed, the vectors change most, in networks that are not too deep to tell untrained."""
+    encoder = built(name) if name in ENCODERS else build_encoder(name, image_size=224, options=SWIN)
+    size = encoder.preprocess.size
+    plain = noise(encoder)
+    before, _ = outputs(encoder, plain)
+    corners = {(0, 0): 0, (0, 1): encoder.width - 1, (1, 0): encoder.width * (encoder.height - 1), (1, 1): -1}
+    for (down, right), place in corners.items():
+        changed = plain.clone()
+        part = size // max(4, encoder.height)
+        rows, columns = (slice(-part, None) if side else slice(part) for side in (down, right))
+        changed[..., rows, columns] = 3.0
+        after, _ = outputs(encoder, changed)
+        change = (after - before)[0].norm(dim=-1)
+        elsewhere = torch.tensor([change[other] for other in corners.values() if other != place])
+        assert change[place] > elsewhere.max()
+
+
+def test_the_one_vector_depends_on_the_photo(encoder: Encoder) -> None:
+    _, pooled = outputs(encoder, noise(encoder, 2))
+    assert (pooled[0] - pooled[1]).norm() > 1e-5 * pooled.norm(dim=-1).mean()
+
+
+def test_a_photo_is_seen_alike_alone_and_in_company(encoder: Encoder) -> None:
+    images = noise(encoder, 3)
+    grid, pooled = outputs(encoder, images)
+    for index in range(3):
+        alone, alone_pooled = outputs(encoder, images[index : index + 1])
+        assert (alone[0] - grid[index]).norm() < 1e-2 * grid[index].norm()  # untrained ResNets magnify rounding
+        assert (alone_pooled[0] - pooled[index]).norm() < 1e-2 * pooled[index].norm()
+
+
+def test_pooling_to_a_smaller_grid_averages_the_places() -> None:
+    encoder, whole = build_encoder("googlenet", image_size=64, grid=2), build_encoder("googlenet", image_size=64)
+    whole.load_state_dict(encoder.state_dict())
+    assert (encoder.height, encoder.width) == (2, 2)
+    assert whole.height > 2
+    images = noise(encoder)
+    grid, pooled = outputs(encoder, images)
+    fine, fine_pooled = outputs(whole, images)
+    maps = fine.transpose(1, 2).unflatten(2, (whole.height, whole.width))
+    expected = nn.functional.adaptive_avg_pool2d(maps, 2).flatten(2).transpose(1, 2)
+    assert torch.allclose(grid, expected, atol=1e-5)
+    assert torch.equal(pooled, fine_pooled)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"), [("alexnet", 15), ("resnet50", 14), ("dinov2-vits14", 20), ("tiny-vit-5m", 14)]
+)
+def test_a_grid_larger_than_the_networks_own_is_refused_with_the_size_that_gives_it(name: str, grid: int) -> None:
+    with torch.device("meta"), pytest.raises(ConfigError) as caught:
+        build_encoder(name, grid=grid)
+    message = str(caught.value)
+    side = NATIVE[name][1]
+    assert f"encoder.grid={grid}: {name} gives {side}x{side} places at {NATIVE[name][3]} pixels" in message
+    size = int(message.split("set encoder.image_size=")[1].split(" ")[0])
+    with torch.device("meta"):
+        assert build_encoder(name, grid=grid, image_size=size).height == grid
+
+
+# Frozen and trained
+
+
+def norms(encoder: Encoder) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in encoder.named_buffers() if "running" in name or "tracked" in name}
+
+
+def test_frozen_is_eval_mode_without_gradient_whatever_the_model_does(encoder: Encoder) -> None:
+    encoder.set_trainable("frozen")
+    model = CaptionModel(encoder, build_decoder("lstm", encoder.dimension, 5, 4, width=4, hidden=4))
+    images = noise(encoder, 2)
+    expected, expected_pooled = outputs(encoder.eval(), images)
+    before = norms(encoder)
+    model.train()
+    assert model.decoder.training
+    assert not any(module.training for module in encoder.modules())
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    features = model.features(images)
+    assert not features.grid.requires_grad
+    assert torch.equal(features.grid, expected)
+    assert torch.equal(features.pooled, expected_pooled)
+    model(images, torch.tensor([[1, 3], [1, 4]])).logits.sum().backward()
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in norms(encoder).items())
+
+
+def test_trained_through_and_through_all_weights_get_a_gradient(encoder: Encoder) -> None:
+    encoder.train()
+    before = norms(encoder)
+    features = encoder(noise(encoder, 2))
+    (features.grid.square().mean() + features.pooled.square().mean()).backward()
+    untouched = [name for name, parameter in encoder.named_parameters() if parameter.grad is None]
+    # Only what no feature depends on, and that does not ask for a gradient either: processes would wait for it.
+    assert untouched == (["network.head.norm.weight", "network.head.norm.bias"] if "tiny" in encoder.name else [])
+    assert [name for name, p in encoder.named_parameters() if not p.requires_grad] == untouched
+    first, *_, last = (p for p in encoder.parameters() if p.requires_grad)
+    assert first.grad.abs().sum() > 0
+    assert last.grad.abs().sum() > 0
+    assert all(torch.equal(value, before[name]) for name, value in norms(encoder).items()), "statistics are kept"
+
+
+def test_fine_tuning_from_a_layer_leaves_all_before_it(encoder: Encoder) -> None:
+    layer, before, after = MIDDLE[encoder.name]
+    encoder.set_trainable(layer)
+    trained = [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
+    frozen = [name for name, parameter in encoder.named_parameters() if not parameter.requires_grad]
+    assert f".{layer}." in f".{trained[0]}"
+    names = [name for name, _ in encoder.named_parameters() if "network.head." not in name]
+    assert names == [name for name in frozen if name in names] + trained
+    assert any(before in name for name in frozen)
+    assert any(after in name for name in trained)
+    assert encoder.trained
+    encoder.train()
+    encoder(noise(encoder)).grid.sum().backward()
+    assert all(p.grad is not None for name, p in encoder.named_parameters() if name in trained)
+    assert all(p.grad is None for name, p in encoder.named_parameters() if name in frozen)
+
+
+def test_an_unknown_layer_is_refused_with_the_layers_there_are(encoder: Encoder) -> None:
+    with pytest.raises(ConfigError) as caught:
+        encoder.set_trainable("layer99")
+    message = str(caught.value)
+    assert f"encoder.train is 'layer99': {encoder.name} has no such layer; it has " in message
+    listed = message.split("; it has ")[1].split(", ")
+    assert len(listed) > 2
+    for layer in {listed[0], listed[1], listed[-1]}:  # each can be typed
+        encoder.set_trainable(layer)
+        assert encoder.trained
+
+
+# There and back
+
+
+def test_the_spec_rebuilds_the_same_network_without_its_weights(encoder: Encoder) -> None:
+    spec = json.loads(json.dumps(encoder.spec()))
+    again = encoder_from_spec(spec).eval()
+    again.load_state_dict(encoder.state_dict())
+    images = noise(encoder, 2)
+    for one, other in zip(outputs(again, images), outputs(encoder, images)):
+        assert torch.equal(one, other)
+    assert again.spec() == encoder.spec()
+    assert again.preprocess == encoder.preprocess
+    assert (again.dimension, again.height, again.width) == (encoder.dimension, encoder.height, encoder.width)
+
+
+def test_a_fingerprint_follows_the_weights(encoder: Encoder) -> None:
+    before = fingerprint(encoder)
+    assert fingerprint(encoder) == before
+    last = list(encoder.parameters())[-1]
+    with torch.no_grad():
+        last.view(-1)[0] += 1
+    assert fingerprint(encoder) != before
+    with torch.no_grad():
+        last.view(-1)[0] -= 1
+
+
+# Names and options
+
+
+def test_an_unknown_encoder_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown encoder 'dinov2-vits41' \(did you mean 'dinov2-vits14'\?\)"):
+        build_encoder("dinov2-vits41")
+    with pytest.raises(ConfigError, match=r"'convnext_atoo' \(did you mean 'convnext_atto'\?\)"):
+        build_encoder("convnext_atoo")
+
+
+def test_any_timm_network_serves_by_its_name() -> None:
+    torch.manual_seed(0)
+    for name, size in (("convnext_atto", 64), ("mobilenetv3_small_050", 64), ("test_vit", 160), ("test_vit", 96)):
+        encoder = build_encoder(name, image_size=size)
+        grid, pooled = outputs(encoder, noise(encoder))
+        assert grid.shape == (1, encoder.height * encoder.width, encoder.dimension)
+        assert pooled.shape == (1, encoder.dimension)
+        assert encoder.height == size // (32 if name != "test_vit" else 16)
+
+
+@pytest.mark.parametrize(("size", "side"), [(None, 7), (448, 14)])
+def test_a_network_whose_maps_have_their_channels_last_is_turned(size: int | None, side: int) -> None:
+    encoder = build_encoder("swin_tiny_patch4_window7_224", image_size=size, options=SWIN)
+    assert (encoder.dimension, encoder.height, encoder.width) == (64, side, side)
+
+
+def test_weights_that_cannot_be_downloaded_ask_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def unreachable(*args: Any, pretrained: bool = False, weights: Any = None, **options: Any) -> None:
+        raise LocalEntryNotFoundError("offline") if pretrained else OSError("no route to host")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    monkeypatch.setattr(torchvision.models, "alexnet", unreachable)
+    for name in ("tiny-vit-5m", "alexnet"):
+        with pytest.raises(ConfigError, match=r"could not be downloaded .* --set encoder\.weights=FILE\.safetensors"):
+            build_encoder(name, weights="library")
+
+
+@pytest.mark.parametrize("name", ["mixer_s32_224", "crossvit_tiny_240", "levit_128s"])
+def test_a_network_without_a_grid_of_places_is_refused(name: str) -> None:
+    with torch.device("meta"), pytest.raises(ConfigError, match=f"timm's '{name}' gives no grid of places"):
+        build_encoder(name)
+
+
+def test_an_option_the_architecture_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"encoder 'convnext_atto' cannot be built with .*'wings': 2"):
+        build_encoder("convnext_atto", options={"wings": 2})
+    with pytest.raises(ConfigError, match=r"alexnet has no \['wings'\]; it knows \['stride_in_1x1'\]"):
+        build_encoder("alexnet", options={"wings": 2})
+    with pytest.raises(ConfigError, match="stride_in_1x1 is for ResNets, the encoder is 'alexnet'"):
+        build_encoder("alexnet", options={"stride_in_1x1": True})
+
+
+def test_patches_that_do_not_fill_the_photo_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"encoder\.patch_size=7 does not divide encoder\.image_size=128"):
+        build_encoder("patches", patch_size=7)
+    with pytest.raises(ConfigError, match=r"encoder\.heads=3 does not divide encoder\.width=128"):
+        build_encoder("patches", heads=3)
+
+
+def test_the_preprocessing_belongs_to_the_weights() -> None:
+    with torch.device("meta"):
+        assert build_encoder("googlenet").preprocess.mean == (0.5, 0.5, 0.5)
+        assert build_encoder("vgg19").preprocess.mean == (0.485, 0.456, 0.406)
+        assert build_encoder("vgg19").preprocess.resize == 256
+        clip = build_encoder("clip-vit-b32", fit="squash").preprocess
+    assert clip.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+    assert clip.fit == "squash"
+
+
+# Weights from a file
+
+
+def describe(path: Path, **changes: Any) -> Path:
+    """The JSON beside a weights file."""
+    about = {"arch": path.stem, "input_size": [3, 224, 224], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], **changes}
+    path.with_suffix(".json").write_text(json.dumps(about))
+    return path
+
+
+@cache
+def alexnet_features() -> nn.Sequential:
+    with torch.device("meta"):
+        model = torchvision.models.alexnet(weights=None).eval()
+    torch.manual_seed(3)
+    features = model.features.to_empty(device="cpu")  # without the classifier, 23 times as large
+    for parameter in features.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    return features
+
+
+def alexnet_file(folder: Path) -> Path:
+    """The convolutions alone, as a file described so."""
+    path = folder / "alexnet.safetensors"
+    save_file(alexnet_features().state_dict(), path)
+    return describe(path, submodule="features")
+
+
+def test_a_file_of_one_part_loads_into_that_part(tmp_path: Path) -> None:
+    encoder = build_encoder("alexnet", weights=str(alexnet_file(tmp_path)), image_size=96)
+    images = noise(encoder)
+    with torch.no_grad():
+        expected = alexnet_features()[:-1](images).flatten(2).transpose(1, 2)
+    assert torch.allclose(outputs(encoder, images)[0], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))
+    assert encoder.preprocess.mean == (0.1, 0.2, 0.3)
+    assert encoder.preprocess.std == (0.4, 0.5, 0.6)
+
+
+def test_a_file_in_the_librarys_layout_needs_no_description(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = torchvision.models.googlenet(weights=None, init_weights=True).eval()
+    path = tmp_path / "googlenet.safetensors"
+    save_file(model.state_dict(), path)
+    encoder = build_encoder("googlenet", weights=str(path), image_size=64)
+    seen: list[Tensor] = []
+    model.inception4e.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    images = noise(encoder)
+    with torch.no_grad():
+        model(images)
+    assert torch.allclose(outputs(encoder, images)[0], seen[0].flatten(2).transpose(1, 2), atol=1e-5)
+    assert encoder.preprocess.mean == (0.5, 0.5, 0.5)
+
+
+def test_a_half_precision_file_is_computed_with_in_full(tmp_path: Path) -> None:
+    path = alexnet_file(tmp_path)
+    save_file({name: value.half() for name, value in load_file(path).items()}, path)
+    encoder = build_encoder("alexnet", weights=str(path), image_size=64)
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
+def test_a_file_with_a_missing_an_extra_or_a_misshapen_tensor_is_refused(tmp_path: Path) -> None:
+    path = alexnet_file(tmp_path)
+    whole = load_file(path)
+    name = "3.weight"
+    for tensors, fault in (
+        ({key: value for key, value in whole.items() if key != name}, f"1 tensors missing ({name})"),
+        (whole | {"surprise": torch.zeros(1)}, "1 tensors too many (surprise)"),
+        (whole | {name: torch.zeros(3)}, f"{name} is (3,), expected (192, 64, 5, 5)"),
+    ):
+        save_file(tensors, path)
+        with torch.device("meta"), pytest.raises(CheckpointError) as caught:
+            build_encoder("alexnet", weights=str(path))
+        assert fault in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_weights_file_is_refused(tmp_path: Path) -> None:
+    path = alexnet_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with (
+        torch.device("meta"),
+        pytest.raises(CheckpointError, match=r"alexnet\.safetensors is not a readable safetensors file"),
+    ):
+        build_encoder("alexnet", weights=str(path))
+    (tmp_path / "weights.pth").write_bytes(b"x")
+    for wrong in (tmp_path / "none.safetensors", tmp_path / "weights.pth", tmp_path):
+        with pytest.raises(ConfigError, match=r"is not a \.safetensors file; give one, 'library' or 'random'"):
+            build_encoder("alexnet", weights=str(wrong))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"arch": "vgg19"}, "alexnet.safetensors holds weights of 'vgg19', the encoder is 'alexnet'"),
+        ({"submodule": "wings"}, "holds weights of a part 'wings' that alexnet has not"),
+        ({"mean": [0.5]}, "preprocess.mean"),
+        ({"mean": "grey"}, "does not describe weights"),
+        ({"input_size": None}, "does not describe weights"),
+        ({"after_build": "__import__('pathlib').Path('ran').touch()"}, "a change that is not known and is never run"),
+        ({"after_build": ["x"]}, "does not describe weights"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused_and_nothing_in_it_is_run(
+    changes: dict[str, Any], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = describe(alexnet_file(tmp_path), **{"submodule": "features", **changes})
+    with pytest.raises(ConfigError) as caught:
+        build_encoder("alexnet", weights=str(path))
+    assert fault in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"arch": "alexnet"}'])
+def test_a_damaged_description_is_refused(text: str, tmp_path: Path) -> None:
+    path = alexnet_file(tmp_path)
+    path.with_suffix(".json").write_text(text)
+    with pytest.raises(ConfigError, match=r"alexnet\.json does not describe weights"):
+        WeightsFile.read(path)
+
+
+def test_the_original_resnets_stride_sits_in_their_first_convolution(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torchvision.models.resnet50(weights=None)
+    path = tmp_path / "resnet50.safetensors"
+    save_file(model.state_dict(), path)
+    plain = build_encoder("resnet50", weights=str(path), image_size=64)
+    describe(path, after_build=next(iter(KNOWN_CHANGES)))
+    original = build_encoder("resnet50", weights=str(path), image_size=64)
+    for stage in ("layer2", "layer3", "layer4"):
+        for encoder, strides in ((plain, [(1, 1), (2, 2)]), (original, [(2, 2), (1, 1)])):
+            block = encoder.trunk.get_submodule(stage)[0]
+            assert [block.conv1.stride, block.conv2.stride] == strides
+    assert original.height == plain.height
+    again = encoder_from_spec(original.spec()).eval()  # it travels with the model, the file is not needed again
+    again.load_state_dict(original.state_dict())
+    images = noise(original)
+    assert torch.equal(outputs(again, images)[0], outputs(original, images)[0])
+    assert not torch.allclose(outputs(plain, images)[0], outputs(original, images)[0])
+
+
+def test_a_change_timm_cannot_carry_out_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "resnet18.safetensors"
+    save_file({"x": torch.zeros(1)}, path)
+    for changes, fault in (
+        ({"after_build": next(iter(KNOWN_CHANGES))}, "needs stride_in_1x1"),
+        ({"submodule": "features"}, "needs submodule 'features'"),
+    ):
+        describe(path, **changes)
+        with pytest.raises(ConfigError, match=fault):
+            build_encoder("resnet18", weights=str(path))
+
+
+def timm_file(name: str, path: Path, **options: Any) -> dict[str, Tensor]:
+    import timm
+
+    torch.manual_seed(5)
+    tensors = timm.create_model(name, pretrained=False, **options).state_dict()
+    save_file(tensors, path)
+    return tensors
+
+
+def test_clip_loads_from_a_file_and_gives_49_places_and_a_class_token_of_768_numbers(tmp_path: Path) -> None:
+    import timm
+
+    path = tmp_path / "clip.safetensors"
+    tensors = timm_file("vit_base_patch32_clip_224.openai", path)
+    encoder = build_encoder("clip-vit-b32", weights=str(path))
+    assert (encoder.dimension, encoder.height, encoder.width) == (768, 7, 7)
+    model = timm.create_model("vit_base_patch32_clip_224.openai", pretrained=False).eval()
+    model.load_state_dict(tensors)
+    images = noise(encoder)
+    grid, pooled = outputs(encoder, images)
+    with torch.no_grad():
+        expected = model.forward_features(images)  # (1, 50, 768), the class token first
+    assert expected.shape == (1, 50, 768)
+    assert torch.allclose(grid, expected[:, 1:], atol=1e-5)
+    assert torch.allclose(pooled, expected[:, 0], atol=1e-5)
+
+
+def test_a_timm_file_loads_with_or_without_its_classifier(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    grids = []
+    for options in ({}, {"num_classes": 0}):
+        tensors = timm_file("test_vit", path, **options)
+        assert ("head.weight" in tensors) == (not options)
+        encoder = build_encoder("test_vit", weights=str(path))
+        assert torch.equal(encoder.network.patch_embed.proj.weight, tensors["patch_embed.proj.weight"])
+        grids.append(outputs(encoder, noise(encoder))[0])
+    assert grids[0].shape == grids[1].shape
+    del tensors["blocks.0.attn.qkv.weight"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"1 tensors missing \(blocks\.0\.attn\.qkv\.weight\)"):
+        build_encoder("test_vit", weights=str(path))
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_vit2", "test_vit3"])
+def test_positions_of_another_image_size_are_resampled(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    tensors = timm_file(name, path)
+    native = build_encoder(name, weights=str(path))
+    assert torch.equal(native.network.pos_embed, tensors["pos_embed"])
+    larger = build_encoder(name, weights=str(path), image_size=native.preprocess.size + 64)
+    assert larger.height == native.height + 4
+    before, after = tensors["pos_embed"], larger.network.pos_embed
+    prefix = before.shape[1] - native.height**2  # with class and register tokens, or without
+    assert after.shape == (1, prefix + larger.height**2, before.shape[2])
+    assert torch.equal(after[:, :prefix], before[:, :prefix])
+    maps = before[:, prefix:].transpose(1, 2).unflatten(2, (native.height, native.width))
+    expected = nn.functional.interpolate(maps, larger.height, mode="bicubic", antialias=True)
+    assert torch.allclose(after[:, prefix:], expected.flatten(2).transpose(1, 2), atol=1e-5)
+    outputs(larger, noise(larger))
+
+
+# The real weights: NAME.safetensors with NAME.json beside it, in the folder $SIGHTLINE_WEIGHTS names
+
+REAL = {
+    "alexnet": "alexnet",
+    "vgg16": "vgg16",
+    "vgg19": "vgg19",
+    "resnet50": "resnet50",
+    "dinov2-vits14": "dinov2_vits14",
+    "efficientnet-lite0": "efficientnet_lite0",
+    "efficientnet-lite1": "efficientnet_lite1",
+    "efficientnet-lite2": "efficientnet_lite2",
+    "tiny-vit-5m": "tiny_vit_5m",
+}
+
+
+@pytest.fixture(scope="module")
+def real_photos(real_flickr8k: Path) -> list[Image.Image]:
+    return [open_image(example.image) for example in load_dataset(real_flickr8k).examples("test")[:4]]
+
+
+def real_encoder(name: str) -> Encoder:
+    folder = os.environ.get("SIGHTLINE_WEIGHTS")
+    if not folder:
+        pytest.skip("real weights not found: set SIGHTLINE_WEIGHTS to the folder that holds NAME.safetensors")
+    return build_encoder(name, weights=str(Path(folder, f"{REAL[name]}.safetensors"))).eval()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", REAL)
+def test_real_weights_load_strictly_and_tell_photos_apart(name: str, real_photos: list[Image.Image]) -> None:
+    encoder = real_encoder(name)
+    assert (encoder.dimension, encoder.height, encoder.width, encoder.preprocess.size) == NATIVE[name]
+    images = torch.stack([encoder.preprocess(photo) for photo in real_photos])
+    grid, pooled = outputs(encoder, images)
+    assert grid.isfinite().all()
+    alike = nn.functional.cosine_similarity(pooled[:, None], pooled[None], dim=-1)
+    assert alike[~torch.eye(4, dtype=torch.bool)].max() < 0.95
+    neighbours = nn.functional.cosine_similarity(grid[:, :-1], grid[:, 1:], dim=-1)
+    assert neighbours.mean() < 0.95
+
+
+@pytest.mark.real
+def test_real_dinov2_sees_the_same_in_a_mirrored_photo(real_photos: list[Image.Image]) -> None:
+    """What a random network does not promise: a photo is nearer to its own mirror image than to other photos."""
+    encoder = real_encoder("dinov2-vits14")
+    images = torch.stack([encoder.preprocess(photo) for photo in real_photos])
+    _, pooled = outputs(encoder, images)
+    _, mirrored = outputs(encoder, images.flip(-1))
+    alike = nn.functional.cosine_similarity(pooled[:, None], mirrored[None], dim=-1)
+    assert alike.argmax(1).tolist() == [0, 1, 2, 3]
+    assert alike.diagonal().min() > 0.8
+    assert alike[~torch.eye(4, dtype=torch.bool)].max() < 0.6
