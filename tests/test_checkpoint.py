@@ -485,7 +485,7 @@ def test_a_caption_tells_where_it_looked_and_how_sure_it_was(captioner: Captione
         assert word.attention.shape == (2, 2)
         assert len(word.alternatives) == 2
     assert " ".join(word.text for word in caption.words) == caption.text
-    assert caption.photo.size == (16, 16)
+    assert caption.photo.size == (30, 24)  # undistorted, though the encoder sees a square
 
 
 def test_an_encoder_without_places_gives_words_without_places(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from sightline.checkpoint import Checkpoint, load_checkpoint
 from sightline.decoding import DecodingOptions, Hypothesis, decode
-from sightline.errors import ConfigError, ImageError
+from sightline.errors import ConfigError, ImageError, nearest
 from sightline.images import ImageSource, open_image
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
@@ -74,8 +74,6 @@ class Captioner:
         """The model's own options with these changes."""
         known = self.options.__dataclass_fields__
         if unknown := [name for name in options if name not in known]:
-            from sightline.config import nearest
-
             raise ConfigError(f"unknown option {unknown[0]!r}{nearest(unknown[0], known)}")
         chosen = replace(self.options, **options)
         if chosen.max_length > self.tokenizer.max_length:
@@ -116,8 +114,8 @@ class Captioner:
             if isinstance(photo, Failure):
                 yield photo
             else:
-                visible = self.models[0].encoder.preprocess.visible(photo) if keep_photos else None
-                yield replace(next(captions), source=name, photo=visible)
+                seen = self.models[0].encoder.preprocess.seen(photo) if keep_photos else None
+                yield replace(next(captions), source=name, photo=seen)
 
     def _caption(self, found: Hypothesis, grid: tuple[int, int]) -> Caption:
         words = tuple(
@@ -130,7 +128,8 @@ class Captioner:
             )
             for text, places in self.tokenizer.words(found.tokens)
         )
-        return Caption(self.tokenizer.decode(found.tokens), words, sum(found.log_probs), found.finished)
+        text, score = self.tokenizer.decode(found.tokens), sum(found.log_probs)
+        return Caption(text, words, score, found.finished, tokens=tuple(found.tokens))
 
     @staticmethod
     def _attention(found: Hypothesis, places: list[int], grid: tuple[int, int]) -> np.ndarray | None:

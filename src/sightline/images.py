@@ -224,6 +224,18 @@ class Preprocess:
         """The exact square the encoder sees, as a picture to draw on."""
         return self._resize(image, self._box(image.width, image.height))
 
+    def seen(self, image: Image.Image, longest: int = 640) -> Image.Image:
+        """The part of the photo that the encoder sees, undistorted: for people to look at.
+
+        Not the encoder's pixels: no side is longer than ``longest``, and none is enlarged or squashed.
+        """
+        left, top, right, bottom = self._box(image.width, image.height)
+        box = (left, top, min(right, image.width), min(bottom, image.height))
+        width, height = box[2] - box[0], box[3] - box[1]
+        scale = min(1.0, longest / max(width, height))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+
     def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """As ``__call__``, after a mild random crop, flip, rotation, brightness and contrast drawn from ``generator``.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Caption:
     source: str = ""
     others: tuple[Caption, ...] = ()  # the rest of the n-best list
     photo: Image | None = field(default=None, repr=False, compare=False)  # what the model saw of the photo
+    tokens: tuple[int, ...] = field(default=(), repr=False, compare=False)  # ids of the text, without start and end
 
     @property
     def confidence(self) -> float:
@@ -103,6 +105,10 @@ class Caption:
         """For a person to read: a capital letter and a full stop."""
         text = self.text.strip(" .")
         return text[:1].upper() + text[1:] + "." if text else ""
+
+    def overlay(self) -> Image:
+        """One picture: the photo with the sentence, and for each word where the model looked."""
+        return import_module("sightline.explain.picture").draw(self)  # by name: only drawing needs what lies below
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, without the attention maps."""

@@ -17,6 +17,7 @@ from sightline.cli.caption import caption
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
+from sightline.cli.explain import explain
 from sightline.cli.models import models
 from sightline.cli.recipes import recipes
 from sightline.cli.score import score
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (caption, train, evaluate, score, models, doctor):
+for verb in (caption, explain, train, evaluate, score, models, doctor):
     app.command()(verb)
 app.add_typer(recipes)
 

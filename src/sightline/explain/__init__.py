@@ -1,0 +1,9 @@
+"""Where each word of a caption came from, as a picture or a page.
+
+>>> captioner.caption("dog.jpg").overlay().save("dog-explained.png")
+>>> sightline.explain.explain(captioner, "dog.jpg").save("dog-explained.html")
+"""
+
+from sightline.explain.explanation import Explanation, explain
+
+__all__ = ["Explanation", "explain"]

@@ -1,0 +1,170 @@
+"""A caption as a page to play with: one file that needs no other and asks nothing of the network.
+
+Its skeleton, style and script are ``web/page.html``, ``.css`` and ``.js``; this file fills them in. Every text from
+outside is escaped here, and the script is given numbers only.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from sightline.errors import ConfigError
+from sightline.explain.maps import COLOUR, HIGHEST, SCALE, SPREAD, scaled
+from sightline.files import printable
+from sightline.types import Caption, Word
+
+if TYPE_CHECKING:
+    from sightline.explain.explanation import Explanation
+
+WEB = Path(__file__).parent / "web"
+LEGENDS = {
+    "attention": "Bright is where the model looked when it chose the word: its attention, smoothed to the photo.",
+    "occlusion": "Bright is where the word came from: hiding that part of the photo makes the word less likely.",
+}
+GATE = " The gate says how much the photo, rather than the words before, decided the word."
+END = "(the end)"
+
+
+def render(explanation: Explanation) -> str:
+    """The page's text."""
+    caption, photo = explanation.caption, explanation.caption.photo
+    if photo is None:
+        raise ConfigError("this caption has no photo to show: make it with sightline.explain.explain")
+    views, shape = _views(explanation)
+    gated = any(word.gate is not None for word in caption.words)
+    return Template(_web("page.html")).substitute(
+        title=escape(caption.sentence() or "No words."),
+        style=_web("page.css"),
+        script=_web("page.js"),
+        photo=_jpeg(photo),
+        width=photo.width,
+        height=photo.height,
+        ratio=f"{photo.width / photo.height:.4f}",
+        name=escape(printable(Path(caption.source).name)),
+        words=_words(caption),
+        confidence=f"{caption.confidence:.3f}",
+        certainty=f"{caption.confidence:.0%} confidence{'' if caption.finished else ', cut at the greatest length'}",
+        tools=_tools(caption),
+        hint="Choose a word to see where it came from." if caption.words else "The model said nothing.",
+        panels="".join(map(_panel, caption.words)),
+        heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
+        others=_others(caption),
+        legend=LEGENDS[explanation.method] + (GATE if gated else ""),
+        data=json.dumps(_data(views, shape)),
+    )
+
+
+def _views(explanation: Explanation) -> tuple[list[np.ndarray], tuple[int, int]]:
+    """Maps (words, h, w), ready to be lit: over all heads, then for each layer its mean and its heads one by one."""
+    maps = [word.attention for word in explanation.caption.words if word.attention is not None]
+    if not maps or len(maps) < len(explanation.caption.words):
+        return [], (0, 0)
+    views = [scaled(maps)]
+    if explanation.by_head is not None:
+        for layer in explanation.by_head.swapaxes(0, 1):  # (words, heads, h, w)
+            views += [scaled(layer.mean(1)), *(scaled(head) for head in layer.swapaxes(0, 1))]
+    height, width = maps[0].shape
+    return views, (height, width)
+
+
+def _data(views: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Any]:
+    """For the script: a byte is ``highest`` / 255 of light."""
+    return {
+        "height": shape[0],
+        "width": shape[1],
+        "spread": SPREAD,
+        "colour": COLOUR,
+        "highest": HIGHEST,
+        "scale": _base64(SCALE.tobytes()),
+        "views": [_base64(np.rint(view * (255 / HIGHEST)).clip(0, 255).astype(np.uint8).tobytes()) for view in views],
+    }
+
+
+def _words(caption: Caption) -> str:
+    buttons = [
+        f'<button type="button" class="word" aria-pressed="false" style="--share:{word.probability:.3f}">'
+        f"{escape(word.text)}</button>"
+        for word in caption.words
+    ]
+    return " ".join(buttons) + "." if buttons else "No words."
+
+
+def _tools(caption: Caption) -> str:
+    if not caption.words:
+        return ""
+    return '<button type="button" id="play">Play</button><button type="button" id="whole">Whole photo</button>'
+
+
+def _panel(word: Word) -> str:
+    facts = f"{word.probability:.0%} likely" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
+    runners = _ranking("runners", ((_shown(text), chance) for text, chance in word.alternatives))
+    title = "<h3>Runners-up</h3>" if runners else ""
+    return (
+        f'<section class="panel" hidden><h2>{escape(word.text)}</h2><p class="facts">{facts}</p>'
+        f"{title}{runners}</section>\n"
+    )
+
+
+def _others(caption: Caption) -> str:
+    rows = _ranking("others", ((other.sentence() or "No words.", other.confidence) for other in caption.others))
+    return f"<h3>It might also have said</h3>{rows}\n" if rows else ""
+
+
+def _ranking(name: str, entries: Iterable[tuple[str, float]]) -> str:
+    rows = [
+        f'<li><span>{escape(text)}</span><span class="bar" style="--share:{share:.3f}"></span>'
+        f'<span class="number">{share:.0%}</span></li>'
+        for text, share in entries
+    ]
+    return f'<ol class="{name}">{"".join(rows)}</ol>' if rows else ""
+
+
+def _heads(by_head: np.ndarray) -> str:
+    """One row of small maps for each layer; the numbers are positions among the views."""
+    _, layers, heads, height, width = by_head.shape
+    rows = [
+        '<div class="layer"><button type="button" class="mean" data-view="0" aria-pressed="true">All</button></div>'
+    ]
+    for layer in range(layers):
+        first = 1 + layer * (heads + 1)
+        cells = [
+            f'<button type="button" class="mean" data-view="{first}" aria-pressed="false">Layer {layer + 1}</button>'
+        ] + [
+            f'<button type="button" class="head" data-view="{first + head}" aria-pressed="false" '
+            f'aria-label="Layer {layer + 1}, head {head}"><canvas width="{width}" height="{height}"></canvas></button>'
+            for head in range(1, heads + 1)
+        ]
+        rows.append(f'<div class="layer">{"".join(cells)}</div>')
+    return (
+        f'<section id="layers" hidden><h3>Layers and heads</h3><div class="heads" role="group" '
+        f'aria-label="Layers and heads" style="--heads:{heads}">{"".join(rows)}</div></section>\n'
+    )
+
+
+def _shown(token: str) -> str:
+    """A token of any tokenizer for a person to read."""
+    return {"<end>": END, " ": "(a space)"}.get(token, token.removeprefix("▁"))
+
+
+def _jpeg(photo: Image.Image) -> str:
+    data = io.BytesIO()
+    photo.convert("RGB").save(data, "JPEG", quality=88)
+    return f"data:image/jpeg;base64,{_base64(data.getvalue())}"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _web(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")

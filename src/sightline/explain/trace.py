@@ -1,0 +1,54 @@
+"""A ready caption fed through a decoder again, word by word, for what the search does not carry along.
+
+The search stays lean; what only an explanation needs (each head's attention, the score under a changed photo) is
+collected here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sightline.decoding.trail import Features, StepDecoder, batch_of
+from sightline.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a decoder says to T given tokens before each of B photos."""
+
+    log_probs: Tensor  # (B, T): of each token, the ones before it given
+    extras: dict[str, Tensor]  # each (B, T, ...), e.g. attention, gate, attention_by_head
+
+
+@torch.inference_mode()
+def replay(decoder: StepDecoder, features: Features, tokens: Sequence[int]) -> Trace:
+    """``tokens`` are a caption's, without start and end; all photos get the same ones."""
+    batch, device = batch_of(features)
+    state = decoder.start(features)
+    log_probs, collected = [], []
+    for before, token in zip([Tokenizer.start, *tokens], tokens):
+        logits, state, extras = decoder.step(torch.full((batch,), before, device=device), state)
+        log_probs.append(logits.float().log_softmax(1)[:, token])
+        collected.append(extras)
+    if not log_probs:
+        return Trace(torch.zeros(batch, 0), {})
+    stacked = {name: torch.stack([extras[name] for extras in collected], 1) for name in collected[0]}
+    return Trace(torch.stack(log_probs, 1), stacked)
+
+
+def attention_by_head(
+    decoder: StepDecoder, features: Features, tokens: Sequence[int], words: Sequence[Sequence[int]]
+) -> np.ndarray | None:
+    """(words, blocks, heads, N) for one photo, or None where the decoder has no heads.
+
+    ``words`` are the positions in ``tokens`` of each displayed word; a word of several tokens gets their mean.
+    """
+    by_head = replay(decoder, features, tokens).extras.get("attention_by_head")  # (1, T, blocks, heads, N)
+    if by_head is None or not words:
+        return None
+    return torch.stack([by_head[0, list(positions)].mean(0) for positions in words]).float().cpu().numpy()

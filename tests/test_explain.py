@@ -1,0 +1,452 @@
+"""Explanations: light falls where the model looked, on the undistorted photo, in a picture and on a page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sightline.captioner import Captioner
+from sightline.checkpoint import Checkpoint, save_checkpoint
+from sightline.cli import run
+from sightline.decoders import build_decoder
+from sightline.decoders.base import Decoder
+from sightline.encoders import build_encoder
+from sightline.encoders.base import Encoder
+from sightline.errors import ConfigError, ImageError
+from sightline.explain import Explanation, explain
+from sightline.explain.maps import HIGHEST, lit, scaled, upsampled
+from sightline.explain.occlusion import PLACES, hide, occlusion_maps
+from sightline.explain.picture import WIDTH, columns_for, draw
+from sightline.explain.trace import replay
+from sightline.images import Preprocess
+from sightline.model import CaptionModel
+from sightline.tokenizers import train_tokenizer
+from sightline.types import Caption, DecoderState, ImageFeatures, Word
+
+CAPTIONS = ["a black dog runs through the green grass", "two children play in the snow with a red ball"]
+KINDS = {
+    "soft": {"name": "attention-lstm", "mode": "soft", "hidden": 16, "attention": 8},
+    "hard": {"name": "attention-lstm", "mode": "hard", "hidden": 16, "attention": 8},
+    "transformer": {"name": "transformer", "heads": 2, "blocks": 3},
+    "lstm": {"name": "lstm", "hidden": 16},
+}
+
+
+def checkpoint(kind: str, seed: int = 0) -> Checkpoint:
+    torch.manual_seed(seed)
+    tokenizer = train_tokenizer("word", CAPTIONS, min_count=1, max_length=10)
+    encoder = build_encoder("patches", image_size=32, patch_size=8, width=16, blocks=1, heads=2)
+    sizes = {"features": 16, "vocabulary": tokenizer.size, "max_length": 10, "width": 16}
+    return Checkpoint(
+        CaptionModel(encoder, build_decoder(**KINDS[kind], **sizes)), tokenizer, {"beam": 3, "min_length": 3}
+    )
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def planted(row: int = 1, column: int = 5, shape: tuple[int, int] = (7, 7)) -> np.ndarray:
+    grid = np.full(shape, 0.01)
+    grid[row, column] = 0.52
+    return grid
+
+
+def caption(*texts: str, **changes) -> Caption:
+    words = tuple(Word(text, 0.5, planted(), alternatives=(("cat", 0.2),)) for text in texts)
+    return Caption(" ".join(texts), words, -1.0, **{"photo": Image.new("RGB", (140, 70), "white"), **changes})
+
+
+# Maps
+
+
+@pytest.mark.parametrize("size", [(140, 70), (33, 90), (7, 7), (3, 1)])
+def test_a_map_becomes_as_large_as_the_photo_and_stays_in_range(size: tuple[int, int]) -> None:
+    smooth = upsampled(planted(), size)
+    assert smooth.shape == size[::-1]
+    assert smooth.min() >= 0.01 - 1e-9 and smooth.max() <= 0.52 + 1e-9
+    assert upsampled(np.full((4, 9), 0.3), size) == pytest.approx(0.3)
+
+
+def test_light_peaks_and_balances_where_it_was_planted() -> None:
+    smooth = upsampled(planted(row=1, column=5) - 0.01, (140, 70))
+    assert np.unravel_index(smooth.argmax(), smooth.shape) == pytest.approx((14.5, 109.5), abs=1)
+    rows, columns = np.indices(smooth.shape)
+    balance = (smooth * rows).sum() / smooth.sum(), (smooth * columns).sum() / smooth.sum()
+    assert balance == pytest.approx((14.5, 109.5), abs=2)
+    inside = smooth[5:25, 90:130].sum() / smooth.sum()  # within one place around
+    assert inside > 0.8
+
+
+def test_every_place_and_grid_reaches_full_light_once_smoothed() -> None:
+    for row, column in ((0, 0), (3, 3), (6, 1)):
+        (light,) = scaled([planted(row, column)])
+        assert upsampled(light, (70, 70)).max() == pytest.approx(1, abs=0.03)
+        assert light.max() <= HIGHEST
+
+
+def test_an_even_or_faint_look_stays_dark() -> None:
+    even, faint = np.full((7, 7), 1 / 49), np.full((7, 7), 0.02)
+    faint[2, 2] += 0.001
+    lights = scaled([planted(), even, faint])
+    assert np.isfinite(lights).all()
+    assert lights[1].max() == 0
+    assert lights[2].max() < 0.05
+    assert scaled([even]).max() == 0
+
+
+def test_the_lamp_is_bright_and_colourful_and_the_night_dark_and_grey() -> None:
+    shown = np.asarray(lit(Image.new("RGB", (140, 70), (60, 200, 60)), scaled([planted()])[0]), int)
+    lamp, night = shown[15, 110], shown[60, 20]
+    assert lamp.sum() > 2 * night.sum()
+    assert np.ptp(lamp) > 80 > 25 > np.ptp(night)
+
+
+# What the model saw
+
+
+def test_a_squashed_photo_is_shown_undistorted() -> None:
+    assert Preprocess(size=32, fit="squash").seen(photo(60, 40)).size == (60, 40)
+    assert Preprocess(size=32, fit="squash").seen(photo(60, 40), longest=30).size == (30, 20)
+    assert Preprocess(size=32, fit="squash").seen(Image.new("RGB", (1, 5000))).size == (1, 640)
+
+
+def test_of_a_cropped_photo_only_the_middle_is_shown() -> None:
+    image = Image.new("RGB", (300, 100), "red")
+    image.paste("blue", (100, 0, 200, 100))
+    seen = Preprocess(size=80, resize=100).seen(image)
+    assert seen.size == (80, 80)
+    assert seen.getcolors() == [(6400, (0, 0, 255))]
+
+
+# Every decoder
+
+
+def test_every_decoder_is_explained(kind: str) -> None:
+    explanation = explain(Captioner([checkpoint(kind)]), photo())
+    assert explanation.method == ("occlusion" if kind == "lstm" else "attention")
+    words = explanation.caption.words
+    assert len(words) >= 3
+    for word in words:
+        assert word.attention.shape == ((PLACES, PLACES) if kind == "lstm" else (4, 4))
+        assert len(word.alternatives) == 5
+        assert (word.gate is not None) == (kind == "soft")
+    assert explanation.caption.photo.size == (60, 40)
+    assert len(explanation.caption.others) == 2
+    assert (explanation.by_head is not None) == (kind == "transformer")
+    picture = explanation.picture()
+    assert picture.mode == "RGB" and picture.width == WIDTH
+    assert "<!doctype html>" in explanation.page()
+
+
+def test_the_heads_average_to_the_words_attention() -> None:
+    explanation = explain(Captioner([checkpoint("transformer")]), photo())
+    words = explanation.caption.words
+    assert explanation.by_head.shape == (len(words), 3, 2, 4, 4)
+    assert explanation.by_head.mean((1, 2)) == pytest.approx(np.stack([word.attention for word in words]), abs=1e-5)
+
+
+def test_replaying_a_caption_gives_the_search_s_probabilities(kind: str) -> None:
+    captioner = Captioner([checkpoint(kind)])
+    (features,) = captioner.encode([photo(), photo(seed=1)])
+    found = captioner.decode([features])[0]
+    trace = replay(captioner.models[0].decoder, features, found.tokens)
+    assert trace.log_probs.shape == (2, len(found.tokens))
+    assert trace.log_probs[0].exp().tolist() == pytest.approx([word.probability for word in found.words], abs=1e-5)
+    assert replay(captioner.models[0].decoder, features, ()).log_probs.shape == (2, 0)
+
+
+def test_an_ensemble_is_explained_without_heads() -> None:
+    explanation = explain(Captioner([checkpoint("transformer"), checkpoint("transformer", seed=1)]), photo())
+    assert explanation.method == "attention" and explanation.by_head is None
+    mixed = explain(Captioner([checkpoint("transformer"), checkpoint("lstm")]), photo())
+    assert mixed.method == "occlusion"
+
+
+def test_options_reach_the_search() -> None:
+    captioner = Captioner([checkpoint("transformer")])
+    explanation = explain(captioner, photo(), beam=1, alternatives=2, max_length=5)
+    assert explanation.caption.others == ()
+    assert len(explanation.caption.words) <= 4
+    assert all(len(word.alternatives) == 2 for word in explanation.caption.words)
+    assert explain(captioner, photo(), sample=True, seed=3).caption.words
+    assert explain(captioner, photo(), occlusion=True).method == "occlusion"
+    with pytest.raises(ConfigError, match="unknown option 'beams'"):
+        explain(captioner, photo(), beams=2)
+
+
+# Occlusion
+
+
+class Corner(Encoder):
+    """Sees how bright one corner is, and nothing else."""
+
+    def __init__(self, row: int, column: int) -> None:
+        super().__init__()
+        self.preprocess = Preprocess(size=64, resize=64, mean=(0, 0, 0), std=(1, 1, 1), fit="squash")
+        self.row, self.column, self.dimension, self.height, self.width = row, column, 1, 1, 1
+
+    def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        top, left = 8 * self.row, 8 * self.column
+        bright = images[:, :, top : top + 8, left : left + 8].mean((1, 2, 3))[:, None]
+        return bright[:, :, None, None], bright
+
+
+class Teller(Decoder):
+    """Its first word is as likely as the corner is bright; the second does not depend on the photo."""
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        return DecoderState({}, {"bright": features.pooled[:, 0], "length": torch.zeros(len(features))})
+
+    def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
+        logits = torch.zeros(len(token), self.vocabulary)
+        logits[:, 5] = torch.where(state.beam["length"] == 0, 8 * state.beam["bright"], logits[:, 5])
+        return logits, DecoderState({}, {**state.beam, "length": state.beam["length"] + 1}), {}
+
+
+@pytest.mark.parametrize("place", [(0, 0), (7, 7), (2, 5)])
+def test_occlusion_finds_the_patch_that_counts(place: tuple[int, int]) -> None:
+    tokenizer = train_tokenizer("word", CAPTIONS, min_count=1, max_length=10)
+    decoder = Teller()
+    decoder.vocabulary = tokenizer.size
+    captioner = Captioner([Checkpoint(CaptionModel(Corner(*place), decoder), tokenizer)])
+    maps = occlusion_maps(captioner, Image.new("RGB", (120, 90), "white"), [5, 6], [[0], [1]])
+    assert maps.shape == (2, PLACES, PLACES)
+    assert np.unravel_index(maps[0].argmax(), maps[0].shape) == place
+    away = np.abs(np.indices((PLACES, PLACES)) - np.array(place)[:, None, None]).max(0) > 1
+    assert maps[0][away].max() == 0
+    assert maps[1].max() == pytest.approx(0, abs=1e-6)
+    assert occlusion_maps(captioner, photo(), [], []).shape == (0, PLACES, PLACES)
+
+
+def test_hiding_a_patch_greys_that_patch_alone() -> None:
+    pixels = torch.ones(3, 50, 50)
+    hidden = hide(pixels, (6, 0))
+    assert hidden[:, 38:, :12].abs().max() == 0
+    assert hidden[:, :37].min() == 1 and hidden[:, :, 13:].min() == 1
+    assert hide(pixels, None) is pixels and pixels.min() == 1
+
+
+# The picture
+
+
+def test_a_caption_draws_itself() -> None:
+    picture = Captioner([checkpoint("soft")]).caption(photo()).overlay()
+    assert isinstance(picture, Image.Image) and picture.width == WIDTH
+
+
+def test_light_in_the_picture_is_where_the_attention_was() -> None:
+    picture = np.asarray(draw(caption("dog")).convert("L"), int)
+    tile = picture[-(92 + 72 + 18) - 173 : -(92 + 72 + 18), 72 : 72 + 343]  # the only word, four in a row
+    assert tile[30, 260] > 230  # row 1, column 5 of seven
+    assert tile[120, 60] < 120
+
+
+@pytest.mark.parametrize(("words", "columns"), [(0, 5), (5, 5), (8, 4), (9, 5), (10, 5), (11, 6), (12, 6), (20, 5)])
+def test_words_fill_their_rows(words: int, columns: int) -> None:
+    assert columns_for(words) == columns
+
+
+def test_more_words_need_more_rows() -> None:
+    one, two = draw(caption(*"abcde")), draw(caption(*"abcdefghij"))
+    assert one.width == two.width == WIDTH
+    assert two.height - one.height > 150
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        caption(),
+        caption("x" * 200),
+        caption("größe", "мяч", "犬"),
+        caption(*["word"] * 60, finished=False),
+        caption("dog", photo=Image.new("RGB", (1, 640))),
+        caption("dog", photo=Image.new("RGB", (640, 1))),
+        caption("dog", photo=Image.new("L", (5, 5))),
+        Caption("a dog", (Word("a", 0.0), Word("dog", 1.0)), -9.0, photo=Image.new("RGB", (50, 50))),
+    ],
+    ids=["empty", "long word", "other letters", "many words", "tall", "wide", "grey", "no maps"],
+)
+def test_odd_captions_and_photos_are_drawn_all_the_same(odd: Caption) -> None:
+    assert odd.overlay().width == WIDTH
+    assert "</html>" in Explanation(odd, "attention").page()
+
+
+def test_a_caption_without_its_photo_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="keep_photos=True"):
+        caption("dog", photo=None).overlay()
+    with pytest.raises(ConfigError, match=r"sightline\.explain\.explain"):
+        Explanation(caption("dog", photo=None), "attention").page()
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Buttons that are words, every address, and the script's data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.views: list[int] = []
+        self.addresses: list[str] = []
+        self.data = ""
+        self.tags: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.addresses += [str(given[name]) for name in ("src", "href", "action", "srcset") if name in given]
+        self._inside = "word" if given.get("class") == "word" and tag == "button" else str(given.get("id"))
+        if self._inside == "word":
+            self.words.append("")
+        if "data-view" in given:
+            self.views.append(int(str(given["data-view"])))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, text: str) -> None:
+        if self._inside == "word":
+            self.words[-1] += text
+        elif self._inside == "data":
+            self.data += text
+
+
+def test_each_word_is_one_button(kind: str) -> None:
+    explanation = explain(Captioner([checkpoint(kind)]), photo())
+    page = Page(explanation.page())
+    assert page.words == [word.text for word in explanation.caption.words]
+
+
+def test_the_page_asks_nothing_of_the_network(kind: str) -> None:
+    text = explain(Captioner([checkpoint(kind)]), photo()).page()
+    assert all(address.startswith("data:") for address in Page(text).addresses)
+    assert not re.search(r"https?:|//\w+\.|@import|url\(|fetch\(|XMLHttpRequest", re.sub(r"base64,[^\"]+", "", text))
+    assert "default-src 'none'" in text
+
+
+def test_the_page_holds_the_photo_and_every_view() -> None:
+    explanation = explain(Captioner([checkpoint("transformer")]), photo())
+    page = Page(explanation.page())
+    data = json.loads(page.data)
+    assert page.views == list(range(1 + 3 * (1 + 2)))  # all, then each layer and its heads
+    assert len(data["views"]) == len(page.views)
+    maps = np.frombuffer(base64.b64decode(data["views"][0]), np.uint8).reshape(-1, 4, 4)
+    lights = scaled([word.attention for word in explanation.caption.words])
+    assert maps / 255 * HIGHEST == pytest.approx(lights, abs=HIGHEST / 255)
+    (picture,) = [address for address in page.addresses if address.startswith("data:image/jpeg")]
+    assert base64.b64decode(picture.partition(",")[2]).startswith(b"\xff\xd8")
+
+
+def test_everything_from_outside_is_escaped() -> None:
+    evil = "</script><script>alert(1)</script>&\"'"
+    other = Caption(evil, (), -1.0)
+    word = Word(evil, 0.5, planted(), 0.25, ((evil, 0.1),))
+    shown = Caption(evil, (word,), -1.0, source=f"folder/{evil.replace('/', '')}.jpg", others=(other,), photo=photo())
+    text = Explanation(shown, "attention").page()
+    assert "alert(1)</script>" not in text and "<script>alert" not in text
+    page = Page(text)
+    assert page.words == [evil]
+    assert page.tags.count("script") == 2
+    assert "gate β 0.25" in text
+
+
+def test_the_page_tells_chances_runners_up_and_other_captions() -> None:
+    explanation = explain(Captioner([checkpoint("soft")]), photo())
+    text = explanation.page()
+    for word in explanation.caption.words:
+        assert f"{word.probability:.0%} likely" in text
+        assert f"gate β {word.gate:.2f}" in text
+    assert text.count("Runners-up") == len(explanation.caption.words)
+    assert all(other.sentence() in text for other in explanation.caption.others)
+    assert f"{explanation.caption.confidence:.0%} confidence" in text
+
+
+# Files and the command line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    save_checkpoint(folder, checkpoint("transformer"))
+    return folder
+
+
+def test_a_photo_that_cannot_be_read_is_one_clear_line() -> None:
+    with pytest.raises(ImageError, match=r"absent\.jpg does not exist"):
+        explain(Captioner([checkpoint("soft")]), "absent.jpg")
+
+
+@pytest.mark.parametrize("name", ["dog.png", "dog.HTML"])
+def test_the_command_writes_the_file_and_says_so(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "a photo.png", tmp_path / "new" / name
+    photo().save(source)
+    assert run(["explain", str(source), "-o", str(target), "--model", str(folder), "--beam", "2"]) == 0
+    sentence, where = capsys.readouterr().out.splitlines()
+    assert sentence.endswith(".") and sentence[0].isupper()
+    assert where == f"written to {target}"
+    if name.endswith("png"):
+        with Image.open(target) as picture:
+            assert picture.format == "PNG" and picture.width == WIDTH
+    else:
+        assert "a photo.png" in target.read_text(encoding="utf-8")
+        assert str(tmp_path) not in target.read_text(encoding="utf-8")
+    assert [path.name for path in target.parent.iterdir()] == [name]
+
+
+def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo().save("dog.png")
+    assert run(["explain", "dog.png", "--model", str(folder), "--candidates", "4"]) == 0
+    text = Path("dog-explained.html").read_text(encoding="utf-8")
+    assert text.count("<li>") >= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["dog.png", "-o", "dog.gif"], 2, "neither a picture nor a page"),
+        (["dog.png", "-o", "./dog.png"], 2, "is the photo itself"),
+        (["http://a.b/dog.png"], 2, "web address"),
+        (["absent.png"], 1, "absent.png does not exist"),
+        (["text.png"], 1, "is not an image"),
+        (["dog.png", "--beam", "0"], 2, "beam is 0"),
+        (["dog.png", "-o", "dog.png/x.png"], 1, "cannot write"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str],
+    code: int,
+    said: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo().save("dog.png")
+    Path("text.png").write_text("hello")
+    assert run(["explain", *arguments, "--model", str(folder)]) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err and len(told.err.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dog.png", "text.png"]
