@@ -123,7 +123,7 @@ def _others(caption: Caption) -> str:
 def _ranking(name: str, entries: Iterable[tuple[str, float]]) -> str:
     rows = [
         f'<li><span>{escape(text)}</span><span class="bar" style="--share:{share:.3f}"></span>'
-        f'<span class="number">{share:.0%}</span></li>'
+        f'<span class="number">{"&lt;1%" if share < 0.005 else f"{share:.0%}"}</span></li>'
         for text, share in entries
     ]
     return f'<ol class="{name}">{"".join(rows)}</ol>' if rows else ""
