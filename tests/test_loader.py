@@ -203,11 +203,12 @@ def test_a_process_without_photos_gets_one_with_no_caption() -> None:
     assert last.token_count > 0
 
 
-def test_processes_draw_different_augmentations() -> None:
+def test_every_batch_process_and_epoch_draws_other_augmentations() -> None:
     draws = [
         value
         for process in range(2)
-        for batch in loader(process=process, processes=2).epoch(0)
+        for epoch in range(3)
+        for batch in loader(process=process, processes=2).epoch(epoch)
         for value in batch.photos[:, 1].tolist()
     ]
     assert len(set(draws)) == len(draws)
