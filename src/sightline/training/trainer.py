@@ -216,6 +216,7 @@ class Trainer:
             "dev_nll_per_caption": total / captions,
         }
 
+    @torch.no_grad()
     def _dev_captions(self) -> list[str]:
         captioner = Captioner([self.parts.checkpoint({})], self.accelerator.device)
         count, rank, world = (
