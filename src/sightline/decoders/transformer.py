@@ -30,7 +30,8 @@ class Transformer(Decoder):
         if width % heads:
             raise ConfigError(f"decoder.heads={heads} does not divide decoder.width={width}")
         if tie_output and embedding.dimension != width:
-            raise ConfigError(f"decoder.tie_output needs word vectors of decoder.width={width}, they have {embedding.dimension}")
+            dimension = embedding.dimension
+            raise ConfigError(f"decoder.tie_output needs word vectors of decoder.width={width}, they have {dimension}")
         self.pooled, self.max_length = pooled, max_length
         self.vocabulary = embedding.vectors.num_embeddings
         self.photo = nn.Linear(features, width) if features != width else nn.Identity()
@@ -60,7 +61,9 @@ class Transformer(Decoder):
         memory = self._memory(features)
         photo = {}
         for index, block in enumerate(self.blocks):
-            photo[f"keys_{index}"], photo[f"values_{index}"] = block.cross_attention.keys_values(memory)
+            keys, values = block.cross_attention.keys_values(memory)
+            # In one piece, or every step would copy them anew: a third of the whole search.
+            photo[f"keys_{index}"], photo[f"values_{index}"] = keys.contiguous(), values.contiguous()
         heads, size = photo["keys_0"].shape[1], photo["keys_0"].shape[3]
         past = memory.new_zeros(len(memory), len(self.blocks), 2, heads, 0, size)
         return DecoderState(photo, {"past": past})
@@ -79,4 +82,3 @@ class Transformer(Decoder):
             by_head = by_head[..., :-1]  # where on the grid; the whole-photo token has no place
         extras = {"attention": by_head.mean((1, 2)), "attention_by_head": by_head}
         return self.output(self.norm(x[:, 0])), DecoderState(state.photo, {"past": torch.stack(pasts, 1)}), extras
-

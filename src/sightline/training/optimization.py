@@ -33,6 +33,8 @@ def build_optimizer(
         for (encoder, decayed), parameters in groups.items()
     ]
     extra: dict[str, Any] = {"betas": (0.9, 0.98)} if name == "adamw" else {}
+    if name != "rmsprop":
+        extra["fused"] = True  # one pass over the weights instead of six: on a CPU a sixth of the time
     return OPTIMIZERS[name](settings, **extra)
 
 
