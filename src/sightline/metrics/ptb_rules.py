@@ -54,7 +54,7 @@ _SPELT_SYMBOLS = {
     for symbol in symbols
 }
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&apos;": "'", "&quot;": "''"} | dict.fromkeys(
-    ["&md;", "&mdash;", "&ndash;", "&nbsp;"], "--"
+    ["&mdash;", "&ndash;", "&nbsp;"], "--"
 )
 _ACCENTED = "&[AEIOUaeiou](?:acute|grave|uml);"
 _QUOTE = "`‘’“”«»‛‹›\x91-\x94"
@@ -200,7 +200,7 @@ STARTING_OTHERWISE = [
     *_rules(_PHONE, spelling=_in_one_piece),
     *_FACES,
     *_rules(f"#[{LETTER}]+", "@[A-Za-z_][A-Za-z0-9_]*"),
-    *_rules("(?ai:&(?:amp|apos|quot|lt|gt|md|mdash|ndash|nbsp|ht);)|&#[0-9]+;", spelling=_entity),
+    *_rules("(?ai:&(?:amp|apos|quot|lt|gt|mdash|ndash|nbsp);)|&#[0-9]+;", spelling=_entity),
     *_rules(r"[!?]+|#+|@+|_+|\*+|[²³¹⁰⁴-⁾₀-₎]+|<<|>>|\\\*|''|-{5,}"),
     *_rules(r"-{2,4}", spelling=lambda _: "--"),
     *_rules(r"\. \. \.|\.{3,5}", spelling=lambda _: "..."),
