@@ -373,7 +373,7 @@ def test_a_cut_off_or_absent_glove_file_is_one_clear_line(tmp_path: Path) -> Non
     for path, fault in ((cut, "cannot be read"), (tmp_path / "none.txt", "does not exist")):
         with pytest.raises(ConfigError, match=fault):
             read_glove(path)
-    with pytest.raises(ConfigError, match=r"embedding\.file is not set"):
+    with pytest.raises(ConfigError, match=r"needs a file: --set embedding\.file="):
         build_embedding("glove", ["dog"], 8, None, False)
 
 
