@@ -19,7 +19,7 @@ from sightline.config import check_part
 from sightline.decoders import build_decoder
 from sightline.decoding import DecodingOptions
 from sightline.encoders import encoder_from_spec
-from sightline.encoders.weights import load_strictly
+from sightline.encoders.weights import Unfilled, load_strictly
 from sightline.errors import CheckpointError, ConfigError
 from sightline.files import atomic_path, write_atomically
 from sightline.model import CaptionModel
@@ -72,7 +72,8 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
             f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}"
         )
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
-    model = _build(config, tokenizer, folder)
+    with Unfilled():
+        model = _build(config, tokenizer, folder)
     _check_decoding(config.get("decoding", {}), tokenizer, folder)
     load_model_tensors(model, folder / "model.safetensors")
     metrics = folder / "metrics.json"

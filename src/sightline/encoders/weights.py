@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sightline.errors import CheckpointError, ConfigError
 
@@ -73,6 +74,17 @@ class WeightsFile:
                     for name, tensor in load_file(self.path).items()}  # fmt: skip
         except Exception as error:
             raise CheckpointError(f"{self.path} is not a readable safetensors file: {error}") from None
+
+
+class Unfilled(TorchFunctionMode):
+    """``with Unfilled():`` networks are built without drawing random weights, as all of them are loaded right after."""
+
+    DRAWING = frozenset({"uniform_", "normal_", "erfinv_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"})
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in self.DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 def load_strictly(module: nn.Module, tensors: dict[str, Tensor], source: str | Path) -> None:
