@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +49,9 @@ class Transformer(Decoder):
             self.output.weight = embedding.vectors.weight
         self.dropout = nn.Dropout(dropout)
 
+    def _typed_blocks(self) -> Iterable[DecoderBlock]:
+        return cast(Iterable[DecoderBlock], self.blocks)
+
     def _memory(self, features: ImageFeatures) -> Tensor:
         memory = torch.cat([features.grid, features.pooled[:, None]], 1) if self.pooled else features.grid
         return self.photo(memory)  # (B, N (+ 1), width)
@@ -53,14 +59,14 @@ class Transformer(Decoder):
     def forward(self, features: ImageFeatures, tokens: Tensor) -> DecoderOutput:
         memory = self._memory(features)
         x = self.dropout(self.embedding(tokens) + self.positions[: tokens.shape[1]])
-        for block in self.blocks:
+        for block in self._typed_blocks():
             x = block(x, *block.cross_attention.keys_values(memory))
         return DecoderOutput(self.output(self.norm(x)))
 
     def start(self, features: ImageFeatures) -> DecoderState:
         memory = self._memory(features)
         photo = {}
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(self._typed_blocks()):
             keys, values = block.cross_attention.keys_values(memory)
             # In one piece, or every step would copy them anew: a third of the whole search.
             photo[f"keys_{index}"], photo[f"values_{index}"] = keys.contiguous(), values.contiguous()
@@ -72,7 +78,7 @@ class Transformer(Decoder):
         past = state.beam["past"]  # (R, blocks, 2, heads, t, d)
         x = self.embedding(token)[:, None] + self.positions[past.shape[4]]
         pasts, weights = [], []
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(self._typed_blocks()):
             keys, values = state.photo[f"keys_{index}"], state.photo[f"values_{index}"]
             x, longer, looked = block.step(x, past[:, index], keys, values)
             pasts.append(longer)
