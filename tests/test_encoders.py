@@ -406,7 +406,7 @@ def test_a_file_of_one_part_loads_into_that_part(tmp_path: Path) -> None:
 
 def test_a_file_in_the_librarys_layout_needs_no_description(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    model = torchvision.models.googlenet(weights=None, init_weights=True).eval()
+    model = torchvision.models.googlenet(weights=None, init_weights=False).eval()
     path = tmp_path / "googlenet.safetensors"
     save_file(model.state_dict(), path)
     encoder = build_encoder("googlenet", weights=str(path), image_size=64)

@@ -119,7 +119,7 @@ def calibrated_weights(name: str, folder: Path) -> str:
     from sightline.torchvision_import import torchvision
 
     torch.manual_seed(0)
-    model = getattr(torchvision.models, name)(weights=None, **({"init_weights": True} if name == "googlenet" else {}))
+    model = getattr(torchvision.models, name)(weights=None, **({"init_weights": False} if name == "googlenet" else {}))
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None
