@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -77,13 +78,17 @@ class WeightsFile:
 
 
 class Unfilled(TorchFunctionMode):
-    """``with Unfilled():`` networks are built without drawing random weights, as all of them are loaded right after."""
+    """``with Unfilled():`` networks are built without drawing random weights, as all of them are loaded right after.
+
+    Zeros take their place, not whatever lay in memory: torch draws truncated normals again until all are in range.
+    """
 
     DRAWING = frozenset({"uniform_", "normal_", "erfinv_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"})
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(function, "__name__", "") in self.DRAWING:
-            return args[0] if args else kwargs["tensor"]
+            with torch.no_grad():
+                return (args[0] if args else kwargs["tensor"]).zero_()
         return function(*args, **(kwargs or {}))
 
 
