@@ -209,6 +209,29 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(recipe_file, tiny_f
     assert without_time == [{k: v for k, v in r.items() if k != "minutes"} for r in read_history(tmp_path / "whole")]
 
 
+def test_an_interrupted_run_saves_after_its_batch_and_resumes_to_the_same_bits(tiny_flickr8k, tmp_path):
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(parse_recipe(TINY, ["training.batch_size=1", "training.epochs=5"]).to_toml())
+    train(load_recipe(str(recipe)), tiny_flickr8k, tmp_path / "whole")
+
+    trainer = Trainer(load_recipe(str(recipe)), load_dataset(tiny_flickr8k), tmp_path / "broken")
+    update = trainer._update
+
+    def interrupt_in_the_middle(batch):
+        if (trainer.progress["epoch"], trainer.progress["batch"]) == (2, 3):
+            os.kill(os.getpid(), signal.SIGINT)
+        update(batch)
+
+    trainer._update = interrupt_in_the_middle
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.progress["batch"] == 4
+    train(load_recipe(str(recipe)), tiny_flickr8k, tmp_path / "broken", resume=True)
+    assert (tmp_path / "broken" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+
+
 def _wait_for_change(path: Path, process: subprocess.Popen) -> bool:
     """Until the run has written a new state; False if it ended first."""
     before = path.stat().st_mtime_ns if path.exists() else 0

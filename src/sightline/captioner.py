@@ -17,7 +17,8 @@ from sightline.errors import ConfigError, ImageError, nearest
 from sightline.images import ImageSource, open_image
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
-DEFAULT_MODEL = Path(__file__).parent / "models" / "default"
+SHIPPED = Path(__file__).parent / "models"
+DEFAULT_MODEL = SHIPPED / "default"
 
 
 class Captioner:
@@ -149,8 +150,10 @@ def load(*names: str | Path, device: str | torch.device = "cpu") -> Captioner:
 
 
 def resolve(name: str | Path) -> Path:
-    """Where a model lies: a folder, or a name on the Hugging Face hub (``owner/model``), fetched if need be."""
+    """Where a model lies: a folder, a shipped model's name, or a hub name (``owner/model``), fetched if need be."""
     path = Path(name).expanduser()
+    if not path.exists() and (SHIPPED / path.name).is_dir() and str(name) == path.name:
+        return SHIPPED / path.name
     looks_like_hub = isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
     if path.exists() or not looks_like_hub:
         return path

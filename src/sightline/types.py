@@ -78,7 +78,7 @@ class Word:
 
     text: str
     probability: float
-    attention: np.ndarray | None = field(default=None, compare=False)  # (height, width), of the grid
+    attention: np.ndarray | None = field(default=None, repr=False, compare=False)  # (height, width), of the grid
     gate: float | None = None  # the soft-attention gate: how much the photo, not the language, decided
     alternatives: tuple[tuple[str, float], ...] = ()  # runners-up with their probabilities
 

@@ -25,11 +25,6 @@ NEEDED = (
 OPTIONAL = {
     "tensorboard": "curves while training",
     "pycocoevalcap": "METEOR's tables",
-    "onnxruntime": "exported models",
-    "onnx": "exporting",
-    "fastapi": "the server",
-    "uvicorn": "the server",
-    "ray": "clusters",
     "pillow-heif": "HEIC photos",
 }
 PHOTOS = 50  # of the dev split, captioned to see whether the model looks at them

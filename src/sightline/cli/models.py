@@ -73,7 +73,9 @@ def _row(folder: Path) -> list[str]:
         for key in ("encoder", "decoder")
     ]
     size = f"{weights.stat().st_size / 1e6:.1f}"
-    return [printable(folder.name), *parts, f"{_numbers(weights):,}", size, *scores, printable(folder)]
+    counted, parameters = _numbers(weights), metrics.get("parameters")  # the file also holds batch norms' statistics
+    shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
+    return [printable(folder.name), *parts, f"{shown:,}", size, *scores, printable(folder)]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -69,6 +69,6 @@ def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        log.info("no curves for TensorBoard: pip install 'sightline[train]' adds them; history.jsonl has the numbers")
+        log.info("no curves for TensorBoard: `pip install tensorboard` adds them; history.jsonl has the numbers")
         return None
     return SummaryWriter(str(folder / "tensorboard"))

@@ -6,6 +6,8 @@ import json
 import logging
 import math
 import random
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,8 +77,11 @@ class Trainer:
             "epoch": 0, "batch": 0, "updates": 0, "best": None, "best_epoch": -1, "bad": 0, "seconds": 0.0,
             "sums": {}, "finished": False, "recipe": recipe.to_dict(),
         }  # fmt: skip
+        self.interrupted = False
         if resume and self._state_path.exists():
             self._resume()
+        elif resume:
+            log.info("%s holds no saved state yet: starting from the beginning", output)
         self.records = Records(output, self.progress["epoch"]) if self.accelerator.is_main_process else None
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -86,17 +91,19 @@ class Trainer:
         log.info("%s parameters, %s trained; %d batches an epoch", f"{every:,}", f"{trained:,}", self.batches)
         best: dict[str, Any] = self.progress.get("best_record") or {}
         self.last_saved = time.monotonic()
-        while self.progress["epoch"] < self.settings.epochs and not self.progress["finished"]:
-            self._epoch()
-            record = self._evaluate()
-            if record.get("best"):
-                best = record
-            self.progress["best_record"] = best
-            self.progress |= {"epoch": self.progress["epoch"] + 1, "batch": 0, "sums": {}}
-            if self.settings.patience and self.progress["bad"] >= self.settings.patience:
-                log.info("no better dev %s for %d evaluations: done", self.settings.metric, self.settings.patience)
-                self.progress["finished"] = True
-            self._save_state()
+        with self._batch_first_on_interrupt():
+            while self.progress["epoch"] < self.settings.epochs and not self.progress["finished"]:
+                self._epoch()
+                record = self._evaluate()
+                if record.get("best"):
+                    best = record
+                self.progress["best_record"] = best
+                self.progress |= {"epoch": self.progress["epoch"] + 1, "batch": 0, "sums": {}}
+                if self.settings.patience and self.progress["bad"] >= self.settings.patience:
+                    log.info("no better dev %s for %d evaluations: done", self.settings.metric, self.settings.patience)
+                    self.progress["finished"] = True
+                self._save_state()
+                self._stop_if_interrupted()
         self.accelerator.wait_for_everyone()
         return best
 
@@ -108,10 +115,37 @@ class Trainer:
         for batch in track(batches, label, self.batches - self.progress["batch"]):
             self._update(batch.to(self.accelerator.device))
             self.progress["batch"] += 1
-            if time.monotonic() - self.last_saved > 60 * self.settings.checkpoint_minutes:
+            if self.progress["batch"] % self.settings.accumulate:
+                continue  # gradients that wait for more are not part of the state
+            if self.interrupted or time.monotonic() - self.last_saved > 60 * self.settings.checkpoint_minutes:
                 started = self._clock(started)
                 self._save_state()
+            self._stop_if_interrupted()
         self._clock(started)
+
+    @contextmanager
+    def _batch_first_on_interrupt(self) -> Iterator[None]:
+        """The first Ctrl-C stops after the batch at hand, with everything saved; a second one stops at once."""
+        alone = self.accelerator.num_processes == 1 and threading.current_thread() is threading.main_thread()
+        if not alone:
+            yield
+            return
+
+        def ask(*_: Any) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _stop_if_interrupted(self) -> None:
+        if self.interrupted:
+            epoch, batch = self.progress["epoch"] + 1, self.progress["batch"]
+            log.info("stopped in epoch %d after batch %d, all saved: --resume goes on from there", epoch, batch)
+            raise KeyboardInterrupt
 
     def _clock(self, started: float) -> float:
         now = time.monotonic()
