@@ -311,7 +311,7 @@ def _fault(item: Any, values: Mapping[str, Any]) -> str:
     """One pydantic error as a phrase, with the nearest valid name where a name is wrong."""
     where = [str(part) for part in item["loc"]]
     model = _model_of(where, values)
-    place = ".".join(part for part in where if part not in {"patches", "pretrained"} and part != values.get("_tag"))
+    place = ".".join(part for part in where if part not in {"patches", "pretrained"})
     if len(where) == 3 and where[0] in ("decoder", "objective", "encoder"):  # pydantic inserts the union's tag
         place = f"{where[0]}.{where[2]}"
     if item["type"] == "extra_forbidden":

@@ -24,13 +24,21 @@ class Encoder(nn.Module):
     height: int
     width: int
     trained: bool = True
+    grid: int | None
+    options: dict[str, Any]
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, S, S) to a feature map (B, D, H, W) and a vector (B, D)."""
         raise NotImplementedError
 
     def spec(self) -> dict[str, Any]:
-        raise NotImplementedError
+        return {
+            "name": self.name,
+            "grid": self.grid,
+            "options": self.options,
+            "preprocess": self.preprocess.to_json(),
+            "shape": [self.dimension, self.height, self.width],
+        }
 
     def forward(self, images: Tensor) -> ImageFeatures:
         maps, pooled = self.maps(images.contiguous(memory_format=torch.channels_last))  # twice as fast on a CPU

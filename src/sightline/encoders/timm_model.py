@@ -135,12 +135,3 @@ class TimmModel(Encoder):
     def _no_places(self) -> ConfigError:
         others = ", ".join(ALIASES)
         return ConfigError(f"timm's {self.name!r} gives no grid of places; choose another encoder, e.g. {others}")
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "grid": self.grid,
-            "options": self.options,
-            "preprocess": self.preprocess.to_json(),
-            "shape": [self.dimension, self.height, self.width],
-        }

@@ -132,15 +132,6 @@ class TorchvisionCNN(Encoder):
         check_grid(self.name, maps.shape[-1], self.grid, self.preprocess.size)
         return pool_to(maps, self.grid), maps.mean((2, 3))
 
-    def spec(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "grid": self.grid,
-            "options": self.options,
-            "preprocess": self.preprocess.to_json(),
-            "shape": [self.dimension, self.height, self.width],
-        }
-
 
 def _stride_in_first_convolution(model: Any, name: str) -> None:
     """He et al.'s own ResNets: stages 2-4 stride in their first 1x1 convolution, torchvision's in the 3x3."""

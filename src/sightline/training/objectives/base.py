@@ -15,9 +15,6 @@ Logs = dict[str, Tensor]
 
 
 class Objective(nn.Module):
-    needs_teacher = False
-    generates = False  # whether it captions photos itself, and so needs their references
-
     def prepare(self, model: Any, context: Any) -> None:
         """Called once before training with the model and the run's parts (tokenizer, references)."""
 

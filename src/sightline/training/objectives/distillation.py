@@ -19,8 +19,6 @@ from sightline.types import ImageFeatures
 
 
 class Distillation(Objective):
-    needs_teacher = True
-
     def __init__(
         self,
         pad: int,

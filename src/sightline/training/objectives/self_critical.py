@@ -25,8 +25,6 @@ END = "<end>"
 
 
 class SelfCritical(Objective):
-    generates = True
-
     def __init__(
         self, pad: int, samples: int = 5, baseline: Literal["mean", "greedy"] = "mean", temperature: float = 1.0
     ):
