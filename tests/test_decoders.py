@@ -61,7 +61,8 @@ def photos(count: int, seed: int = 1) -> ImageFeatures:
 
 
 def words(rows: int, length: int = LENGTH, seed: int = 2) -> Tensor:
-    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+    """No padding among them: id 0 is not a word."""
+    return torch.randint(1, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 def close(a: Tensor, b: Tensor) -> bool:

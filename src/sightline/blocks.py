@@ -11,12 +11,35 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Attention(nn.Module):
-    """Multi-head attention with separate key/value preparation, so that they can be computed once and kept."""
+class Layout:
+    """Where the real words of padded captions (R, T) are. Only attention needs the padded form; all else runs on the
+    (n, D) real words alone: with five captions to a photo, two in five places of a batch are padding."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0):
+    def __init__(self, real: Tensor):
+        self.shape = real.shape
+        self.index = real.flatten().nonzero().squeeze(1)
+        self.position = self.index % real.shape[1]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(R, T, D) to (n, D)."""
+        return x.flatten(0, 1).index_select(0, self.index)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(n, D) to (R, T, D), zero where there is no word."""
+        rows, length = self.shape
+        return x.new_zeros(rows * length, x.shape[1]).index_copy(0, self.index, x).view(rows, length, -1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention with separate key/value preparation, so that they can be computed once and kept.
+
+    Dropout acts on what attention adds, not on its weights: a random number for each word and place is a fifth of a
+    training step and keeps the fused kernel out.
+    """
+
+    def __init__(self, width: int, heads: int):
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
         self.query = nn.Linear(width, width, bias=False)
         self.key_value = nn.Linear(width, 2 * width, bias=False)
         self.output = nn.Linear(width, width)
@@ -26,18 +49,28 @@ class Attention(nn.Module):
         keys, values = self.key_value(memory).chunk(2, dim=-1)
         return self._split(keys), self._split(values)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
-            self._split(self.query(x)), keys, values, dropout_p=dropout, is_causal=causal
-        )
-        return self.output(self._join(mixed))
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return self.output(self._mix(self.query(x), keys, values))
+
+    def over_words(self, x: Tensor, layout: Layout) -> Tensor:
+        """Causal self-attention of packed words (n, D)."""
+        keys, values = (self._split(layout.unpack(part)) for part in self.key_value(x).chunk(2, dim=-1))
+        return self.output(layout.pack(self._mix(layout.unpack(self.query(x)), keys, values, causal=True)))
+
+    def over_photo(self, x: Tensor, layout: Layout, keys: Tensor, values: Tensor) -> Tensor:
+        """Packed words (n, D) look at their photo's places: the K captions of a photo share its keys and values."""
+        query = layout.unpack(self.query(x))  # (B*K, T, D)
+        mixed = self._mix(query.view(keys.shape[0], -1, query.shape[-1]), keys, values)  # (B, K*T, D)
+        return self.output(layout.pack(mixed.view_as(query)))
 
     def with_weights(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``forward`` without dropout, and the attention weights (B, heads, T, N)."""
+        """As ``forward``, and the attention weights (B, heads, T, N)."""
         query = self._split(self.query(x))
         weights = (query @ keys.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
         return self.output(self._join(weights @ values)), weights
+
+    def _mix(self, query: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
+        return self._join(F.scaled_dot_product_attention(self._split(query), keys, values, is_causal=causal))
 
     def _split(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -59,7 +92,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout)
+        self.attention = Attention(width, heads)
         self.feedforward_norm = nn.LayerNorm(width)
         self.feedforward = FeedForward(width, 4 * width, dropout)
         self.dropout = nn.Dropout(dropout)
@@ -76,23 +109,18 @@ class DecoderBlock(nn.Module):
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float):
         super().__init__()
         self.self_norm = nn.LayerNorm(width)
-        self.self_attention = Attention(width, heads, dropout)
+        self.self_attention = Attention(width, heads)
         self.cross_norm = nn.LayerNorm(width)
-        self.cross_attention = Attention(width, heads, dropout)
+        self.cross_attention = Attention(width, heads)
         self.feedforward_norm = nn.LayerNorm(width)
         self.feedforward = FeedForward(width, feedforward, dropout)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """All words at once. x (B*K, T, D); keys, values (B, heads, N, d): the K captions of a photo share them."""
-        normed = self.self_norm(x)
-        x = x + self.dropout(self.self_attention(normed, *self.self_attention.keys_values(normed), causal=True))
-        x = x + self.dropout(self._cross(self.cross_norm(x), keys, values))
+    def forward(self, x: Tensor, layout: Layout, keys: Tensor, values: Tensor) -> Tensor:
+        """All words at once. x (n, D), packed; keys, values (B, heads, N, d)."""
+        x = x + self.dropout(self.self_attention.over_words(self.self_norm(x), layout))
+        x = x + self.dropout(self.cross_attention.over_photo(self.cross_norm(x), layout, keys, values))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-
-    def _cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        shared = x.reshape(keys.shape[0], -1, x.shape[-1])  # (B, K*T, D)
-        return self.cross_attention(shared, keys, values).view_as(x)
 
     def step(self, x: Tensor, past: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One word more. x (R, 1, D), past (R, 2, heads, t, d); returns x, the longer past, weights (R, heads, N)."""

@@ -41,6 +41,7 @@ class DataSection(Section):
     views: Size = 1  # with frozen features: how many augmented views of a photo are cached (1: the plain one)
     cache: bool = True  # compute a frozen encoder's features once
     workers: Count = 0
+    text: tuple[str, ...] | None = None  # no photos: learn the language from the captions and these files, one a line
 
 
 class TokenizerSection(Section):

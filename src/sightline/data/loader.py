@@ -71,6 +71,17 @@ class CachedPhotos:
         return self.cache.features(indices, [chance.randrange(self.cache.views) for _ in indices])
 
 
+class BlankPhotos:
+    """No photos: one empty place each, so that a decoder can learn the language from captions alone."""
+
+    def __init__(self, dimension: int):
+        self.dimension = dimension
+
+    def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
+        pooled = torch.zeros(len(indices), self.dimension)
+        return ImageFeatures(pooled[:, None], pooled, 1, 1)
+
+
 class CaptionLoader:
     """Iterate with ``epoch(number, skip)``; ``len`` is the number of batches of an epoch."""
 

@@ -8,10 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from sightline.blocks import DecoderBlock
+from sightline.blocks import DecoderBlock, Layout
 from sightline.decoders.base import Decoder
 from sightline.decoders.embeddings import Embedding
 from sightline.errors import ConfigError
+from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderOutput, DecoderState, ImageFeatures
 
 
@@ -57,11 +58,12 @@ class Transformer(Decoder):
         return self.photo(memory)  # (B, N (+ 1), width)
 
     def forward(self, features: ImageFeatures, tokens: Tensor) -> DecoderOutput:
-        memory = self._memory(features)
-        x = self.dropout(self.embedding(tokens) + self.positions[: tokens.shape[1]])
+        memory, layout = self._memory(features), Layout(tokens != Tokenizer.pad)
+        words = self.embedding(tokens.flatten()[layout.index])  # (n, width): padding costs nothing
+        x = self.dropout(words + self.positions[layout.position])
         for block in self._typed_blocks():
-            x = block(x, *block.cross_attention.keys_values(memory))
-        return DecoderOutput(self.output(self.norm(x)))
+            x = block(x, layout, *block.cross_attention.keys_values(memory))
+        return DecoderOutput(layout.unpack(self.output(self.norm(x))))
 
     def start(self, features: ImageFeatures) -> DecoderState:
         memory = self._memory(features)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sightline.checkpoint import Checkpoint, load_checkpoint, load_model_tensors
 from sightline.config import Distillation, Recipe
-from sightline.data import Dataset, Example
-from sightline.data.loader import Batch, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
+from sightline.data import Dataset, Example, read_text
+from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.decoders import build_decoder, build_embedding
 from sightline.encoders import build_encoder
 from sightline.errors import ConfigError
@@ -81,6 +81,11 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     if training.dev_photos:
         dev = dev[: training.dev_photos]
     teacher = load_checkpoint(recipe.objective.teacher) if isinstance(recipe.objective, Distillation) else None
+    train_captions = [example.captions for example in train]
+    if data.text is not None:
+        if training.metric != "loss":
+            raise ConfigError("data.text trains on captions without photos: set training.metric=loss")
+        train_captions += [(text,) for path in data.text for text in read_text(path)]
     common: dict[str, Any] = {"pad": tokenizer.pad, "process": process, "processes": processes, "workers": data.workers}
     objective = _objective(recipe, tokenizer, model, teacher)
     return Parts(
@@ -89,7 +94,7 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         model,
         objective,
         CaptionLoader(
-            [[tokenizer.encode(text) for text in example.captions] for example in train],
+            [[tokenizer.encode(text) for text in captions] for captions in train_captions],
             photo_source(model, train, recipe, augment=data.augment),
             batch_size=training.batch_size,
             choice=data.captions,
@@ -119,7 +124,9 @@ def _objective(recipe: Recipe, tokenizer: Tokenizer, model: CaptionModel, teache
 
 
 def photo_source(model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool) -> PhotoSource:
-    """Cached features of a frozen encoder, or pixels."""
+    """Cached features of a frozen encoder, pixels, or nothing where the language alone is learned."""
+    if recipe.data.text is not None:
+        return BlankPhotos(model.encoder.dimension)
     if model.encoder.trained or not recipe.data.cache:
         return PixelPhotos(examples, model.encoder.preprocess, augment)
     views = recipe.data.views if augment else 1

@@ -208,10 +208,11 @@ class Trainer:
         if due:
             with self._averaged():
                 record |= self._dev_losses()
-                captions = self._dev_captions()
-                references = [example.captions for example in self.parts.dev_examples]
-                record |= score(captions, references, QUICK_METRICS)
-                samples = self._samples(captions)
+                if self.recipe.data.text is None:  # without photos there is nothing to caption
+                    captions = self._dev_captions()
+                    references = [example.captions for example in self.parts.dev_examples]
+                    record |= score(captions, references, QUICK_METRICS)
+                    samples = self._samples(captions)
                 self._select(record)
         if self.records:
             self.records.epoch(record, samples)

@@ -28,12 +28,13 @@ def token_losses(
     """Loss and plain negative log-likelihood of each next token (R, T), zero where there is none; and the mask."""
     targets = tokens[:, 1:]
     mask = targets != pad
-    log_probs = output.logits.log_softmax(-1)
-    nll = -log_probs.gather(2, targets[:, :, None]).squeeze(2) * mask
+    log_probs = output.logits[mask].log_softmax(-1)  # (n, V): the real words only
+    nll = -log_probs.gather(1, targets[mask][:, None]).squeeze(1)
+    padded = nll.new_zeros(mask.shape).masked_scatter(mask, nll)
     if smoothing == 0:
-        return nll, nll, mask
-    uniform = -log_probs.mean(-1) * mask
-    return (1 - smoothing) * nll + smoothing * uniform, nll, mask
+        return padded, padded, mask
+    smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(-1)
+    return nll.new_zeros(mask.shape).masked_scatter(mask, smoothed), padded, mask
 
 
 def doubly_stochastic(attention: Tensor, mask: Tensor) -> Tensor:
