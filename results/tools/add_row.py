@@ -1,0 +1,199 @@
+"""Score a finished run and add it to the results: one command, one row.
+
+    python results/tools/add_row.py runs/sat-soft-vgg19 --data flickr8k/ --commit 1a2b3c4
+
+Captions dev and test as `sightline evaluate` does, but takes the encoder's features from the feature cache
+(SIGHTLINE_CACHE), where they lie since training, and leaves new ones there. Writes NAME.json (scores times 100, 95 %
+intervals, command, commit, seed, signature), NAME.captions.json (test captions in COCO's results format),
+NAME.curve.json (the run's epochs), and brings README.md and RESULTS.md up to date.
+
+Choose decoding settings with --dev-only, as often as you like; test is looked at once, without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rows import EXPERIMENTS, Row, check_name, hundredths, public, read_row, write_json, write_row
+from runs import commands_of, curve_of, minutes_of, recipe_name, recipe_of
+from script import RESULTS, evenly, parser, run
+from sightline.captioner import Captioner, load, resolve
+from sightline.checkpoint import read_json
+from sightline.data import Dataset, Example, load_dataset, write_results
+from sightline.errors import ConfigError
+from sightline.evaluation import Evaluation, evaluate
+from sightline.progress import track
+from sightline.training.feature_cache import FeatureCache
+from table import write_pages
+
+BATCH = 16  # photos, as `sightline evaluate` takes them
+SAMPLES = 12
+
+
+def captions_from_cache(captioner: Captioner, examples: Sequence[Example], **options: Any) -> dict[str, str]:
+    """The captioner's own captions of these photos, its encoders' features taken from the cache or added to it."""
+    caches = [
+        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid).fill(device=captioner.device)
+        for model in captioner.models
+    ]
+    chosen = captioner.decoding(want_attention=False, **options)
+    captions: dict[str, str] = {}
+    for start in track(range(0, len(examples), BATCH), "captioning", -(-len(examples) // BATCH)):
+        rows = range(start, min(start + BATCH, len(examples)))
+        found = captioner.decode([cache.features(rows).to(captioner.device) for cache in caches], chosen)
+        captions |= {examples[row].name: caption.text for row, caption in zip(rows, found)}
+    return captions
+
+
+def score(captioner: Captioner, dataset: Dataset, split: str, limit: int | None, options: dict[str, Any]) -> Evaluation:
+    captions = captions_from_cache(captioner, dataset.examples(split)[:limit], **options)
+    return evaluate(captioner, dataset, split, captions=captions, limit=limit, **options)
+
+
+def make_row(
+    models: Sequence[Path],
+    dataset: Dataset,
+    *,
+    given: dict[str, Any],
+    options: dict[str, Any],
+    dev_only: bool = False,
+    limit: int | None = None,
+) -> tuple[Row, dict[str, str]]:
+    """The row and the test captions, none with ``dev_only``; ``given`` is what the folders do not know."""
+    facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
+    captioner = load(*models)
+    dev = score(captioner, dataset, "dev", limit, options)
+    test = None if dev_only else score(captioner, dataset, "test", limit, options)
+    metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]
+    parameters = sum(model.count()[0] for model in captioner.models)
+    row = Row(
+        dev=hundredths(dev.scores),
+        test=hundredths(test.scores) if test else {},
+        interval={key: _pair(test.intervals[key]) for key in hundredths(test.scores)} if test else {},
+        parameters=parameters,
+        trainable=sum(int(own.get("trained", 0)) for own in metrics) or parameters,
+        signature=(test or dev).signature,
+        **facts,
+    )
+    return row, test.captions if test else {}
+
+
+def _pair(bounds: tuple[float, float]) -> tuple[float, float]:
+    return round(100 * bounds[0], 2), round(100 * bounds[1], 2)
+
+
+def _facts(models: Sequence[Path], data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Where the row comes from, from the folders where they know it and from ``given`` where they do not."""
+    recipes = [recipe_of(folder) for folder in models]
+    named = given["recipe"]
+    names = [named] * len(models) if named else [recipe_name(own, folder) for own, folder in zip(recipes, models)]
+    minutes = given["minutes"]
+    if minutes is None:
+        minutes = sum(minutes_of(folder) for folder in models)
+    commit = given["commit"] or _recorded(models[0], "commit")
+    if not commit:
+        raise ConfigError("the run does not say at which commit it was trained: give --commit")
+    commands = [given["command"]] if given["command"] else []
+    for folder in [] if commands else models:
+        recorded = _recorded(folder, "command")
+        commands += [recorded] if recorded else commands_of(folder, f"{data}/", named)
+    return {
+        "recipe": names[0] if len(models) == 1 else f"ensemble of {_together(names)}",
+        "train_minutes": round(minutes) if minutes >= 10 else round(minutes, 1),
+        "command": public(" && ".join(dict.fromkeys(commands))),
+        "note": public(given["note"]) if given["note"] else None,
+        "commit": commit,
+        "seed": recipes[0].training.seed if given["seed"] is None else given["seed"],
+    }
+
+
+def _recorded(folder: Path, key: str) -> str | None:
+    """What run.json says, should it say that."""
+    path = folder / "run.json"
+    return str(read_json(path).get(key) or "") or None if path.is_file() else None
+
+
+def _together(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in names}
+    return " and ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def write_files(folder: Path, name: str, row: Row, captions: dict[str, str], model: Path, dataset: Dataset) -> None:
+    """The row last: whoever finds it finds the others."""
+    write_json(folder / f"{name}.curve.json", curve_of(model))
+    if captions:
+        write_results(folder / f"{name}.captions.json", captions)
+        chosen = sample_names(list(captions))
+        people = {example.name: example.captions[0] for example in dataset.examples("test") if example.name in chosen}
+        write_json(folder / f"{EXPERIMENTS[0]}.json", people)
+    write_row(folder, name, row)
+
+
+def sample_names(names: Sequence[str]) -> list[str]:
+    """The dozen photos shown for every system."""
+    return evenly(sorted(names), SAMPLES)
+
+
+def main(arguments: Sequence[str]) -> None:
+    reader = parser(__doc__)
+    reader.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="the run's folder")
+    reader.add_argument("--data", required=True, help="the dataset's folder")
+    reader.add_argument("--name", help="of the row; the folder's own name if not given")
+    reader.add_argument("--ensemble", action="store_true", help="several models together are one row; needs --name")
+    reader.add_argument("--dev-only", action="store_true", help="score dev and leave test unseen")
+    reader.add_argument("--again", action="store_true", help="score test although the row has test scores already")
+    about = reader.add_argument_group("what the folder may not know")
+    about.add_argument("--commit", help="at which the run was trained; needed unless run.json says it")
+    about.add_argument("--command", help="that trains it; otherwise written from the run's recipe")
+    about.add_argument("--minutes", type=float, help="of training; otherwise from history.jsonl, with earlier stages'")
+    about.add_argument("--recipe", help="otherwise found by the recipe's title")
+    about.add_argument("--seed", type=int, help="otherwise the recipe's")
+    about.add_argument("--note", help="anything a reader must know about this row")
+    search = reader.add_argument_group("decoding; as the model folder says if not given")
+    search.add_argument("--beam", type=int)
+    search.add_argument("--length-penalty", type=float)
+    search.add_argument("--no-repeat-ngram", type=int)
+    search.add_argument("--min-length", type=int)
+    search.add_argument("--max-length", type=int)
+    reader.add_argument("--limit", type=int, help="only the splits' first photos: for trying, with --results elsewhere")
+    reader.add_argument("--results", type=Path, default=RESULTS, help="where rows are kept; elsewhere pages stay as is")
+    given = vars(reader.parse_args(arguments))
+
+    models = [resolve(model) for model in given["models"]]
+    if (len(models) > 1) != given["ensemble"]:
+        raise ConfigError("one row is one model, or with --ensemble several")
+    if given["ensemble"] and not given["name"]:
+        raise ConfigError("an ensemble needs a name: give --name")
+    name = check_name(given["name"] or models[0].absolute().name)
+    folder: Path = given["results"]
+    if given["limit"] and folder.resolve() == RESULTS:
+        raise ConfigError("--limit is for trying: give --results another folder, a row is a whole split")
+    _look_once(folder / f"{name}.json", given["again"])
+    decoding = ("beam", "length_penalty", "no_repeat_ngram", "min_length", "max_length")
+    options = {key: given[key] for key in decoding if given[key] is not None}
+    dataset = load_dataset(given["data"])
+    row, captions = make_row(
+        models, dataset, given=given, options=options, dev_only=given["dev_only"], limit=given["limit"]
+    )
+    write_files(folder, name, row, captions, models[0], dataset)
+    if folder.resolve() == RESULTS:
+        write_pages()
+    shown = row.test or row.dev
+    print(
+        f"{name}: {'test' if row.test else 'dev'} BLEU-4 {shown['bleu_4']:.1f}, METEOR {shown['meteor']:.1f}, "
+        f"CIDEr-D {shown['cider']:.1f}"
+    )
+
+
+def _look_once(path: Path, again: bool) -> None:
+    if not again and path.exists() and read_row(path).test:
+        raise ConfigError(
+            f"{path.name} has its test scores, and test is looked at once: use another --name, or --again if the row "
+            "itself was wrong"
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(main))

@@ -1,0 +1,179 @@
+"""Does a model look at what its words depend on? Its attention against what hiding parts of the photo does.
+
+    python results/tools/attention_vs_occlusion.py soft=runs/sat-soft-vgg19 --data flickr8k/ --photos 60
+
+For words that name things to be seen (dog, ball, snow, ...) in the captions of some dev photos: the photo is hidden
+patch by patch, and the quarter of it where hiding makes the word least likely is where the word comes from. Counted is
+how often the brightest place of the model's attention for that word lies there, and how much of the attention does.
+Chance is a quarter for a look that knows nothing; as photographers put things in the middle, the same attention is also
+held against the maps of other photos. Writes results/attention_vs_occlusion.json, one entry for each NAME, and brings
+RESULTS.md up to date. A photo costs fifty looks of the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rows import read_json, write_json
+from script import RESULTS, evenly, named, parser, run
+from sightline.captioner import Captioner, load
+from sightline.checkpoint import checkpoint_hash
+from sightline.data import Example, load_dataset
+from sightline.errors import ConfigError, DataError
+from sightline.explain.occlusion import PLACES, occlusion_maps
+from sightline.images import open_image
+from sightline.progress import track
+from table import write_pages
+
+SHARE = 0.25  # of the photo's places that count as where a word comes from
+RESAMPLES = 1000
+WORDS = {
+    "dog": "dog dogs puppy", "man": "man men", "woman": "woman women lady", "boy": "boy boys", "girl": "girl girls",
+    "people": "people children group", "ball": "ball balls", "water": "water ocean pool lake river wave",
+    "snow": "snow snowy", "grass": "grass grassy field", "beach": "beach sand", "bike": "bike bicycle motorcycle",
+    "shirt": "shirt jacket", "street": "street road", "rock": "rock rocks cliff mountain",
+}  # fmt: skip
+GROUPS = {form: word for word, forms in WORDS.items() for form in forms.split()}
+
+
+@dataclass(frozen=True)
+class Look:
+    """One word of one caption: where the model looked and where the word comes from, both (8, 8)."""
+
+    photo: int
+    word: str
+    attention: np.ndarray  # sums to 1
+    source: np.ndarray  # 1 where the word comes from, shares where places tie, 0 elsewhere
+
+    def against(self, source: np.ndarray) -> tuple[float, float]:
+        """Whether the brightest place lies in ``source``, and how much of the attention does."""
+        brightest = self.attention == self.attention.max()
+        return float(source[brightest].mean()), float((self.attention * source).sum())
+
+
+def regrid(grid: np.ndarray, places: int = PLACES) -> np.ndarray:
+    """A map's mass on places x places: each place of the old grid gives to those it overlaps."""
+    down, across = (_overlap(size, places) for size in grid.shape)
+    mass = down @ grid.astype(np.float64) @ across.T
+    return mass / mass.sum()
+
+
+def _overlap(old: int, new: int) -> np.ndarray:
+    """(new, old): which share of each old place lies in each new one."""
+    starts, ends = np.arange(old) / old, (np.arange(old) + 1) / old
+    low, high = np.arange(new)[:, None] / new, (np.arange(new)[:, None] + 1) / new
+    return (np.minimum(ends, high) - np.maximum(starts, low)).clip(min=0) * old
+
+
+def strongest(falls: np.ndarray, share: float = SHARE) -> np.ndarray:
+    """The places of the largest values, ``share`` of all; places that tie for the last rank share what is left."""
+    wanted = share * falls.size
+    edge = np.sort(falls, axis=None)[::-1][round(wanted) - 1]
+    above, ties = falls > edge, falls == edge
+    return above + ties * ((wanted - above.sum()) / ties.sum())
+
+
+def looks_of(captioner: Captioner, example: Example, number: int) -> list[Look]:
+    """The listed words of one photo's caption; none that no hiding makes less likely."""
+    photo = open_image(example.image)
+    (caption,) = captioner.decode(captioner.encode([photo]))
+    positions = [own for _, own in captioner.tokenizer.words(caption.tokens)]
+    chosen = [place for place, word in enumerate(caption.words) if word.text.lower() in GROUPS]
+    if not chosen:
+        return []
+    falls = occlusion_maps(captioner, photo, caption.tokens, [positions[place] for place in chosen])
+    looks = []
+    for place, own in zip(chosen, falls):
+        word = caption.words[place]
+        if word.attention is None:
+            raise ConfigError("this model does not say where it looks: take one with attention")
+        if own.max() > 0:
+            looks.append(Look(number, GROUPS[word.text.lower()], regrid(word.attention), strongest(own)))
+    return looks
+
+
+def summary(looks: Sequence[Look]) -> dict[str, Any]:
+    """Shares in percent: of this photo's own map, and of other photos' maps; 95 % intervals over photos."""
+    photos = sorted({look.photo for look in looks})
+    if len(photos) < 2:
+        raise DataError(f"only {len(photos)} photos have one of the words in their captions: take more --photos")
+    own = np.array([look.against(look.source) for look in looks])  # (looks, 2)
+    others = np.array([look.against(_elsewhere(looks, look.photo)) for look in looks])
+    return {
+        "photos": len(photos),
+        "words": len(looks),
+        "all words": _numbers(own, others) | _intervals(own - others, [look.photo for look in looks]),
+        "by word": {
+            word: {"words": int(chosen.sum()), **_numbers(own[chosen], others[chosen])}
+            for word in WORDS
+            if (chosen := np.array([look.word == word for look in looks])).any()
+        },
+    }
+
+
+def _elsewhere(looks: Sequence[Look], photo: int) -> np.ndarray:
+    """The mean map of all words of the other photos."""
+    return np.mean([look.source for look in looks if look.photo != photo], axis=0)
+
+
+def _numbers(own: np.ndarray, others: np.ndarray) -> dict[str, float]:
+    names = ("brightest place", "attention")
+    values = dict(zip(names, 100 * own.mean(0)))
+    values |= dict(zip((f"{name}, other photos" for name in names), 100 * others.mean(0)))
+    return {name: round(float(value), 1) for name, value in values.items()}
+
+
+def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float]]:
+    """How much more than other photos' maps explain, bootstrapped over photos."""
+    generator = np.random.default_rng(0)
+    rows = [np.flatnonzero(np.array(photos) == photo) for photo in sorted(set(photos))]
+    draws = []
+    for _ in range(RESAMPLES):
+        chosen = np.concatenate([rows[place] for place in generator.integers(len(rows), size=len(rows))])
+        draws.append(100 * gains[chosen].mean(0))
+    bounds = np.percentile(draws, (2.5, 97.5), axis=0).T  # (2, 2)
+    names = ("brightest place, gain", "attention, gain")
+    return {name: [round(float(bound), 1) for bound in own] for name, own in zip(names, bounds)}
+
+
+def experiment(captioner: Captioner, examples: Sequence[Example]) -> dict[str, Any]:
+    looks: list[Look] = []
+    for number, example in enumerate(track(examples, "hiding parts of photos", len(examples))):
+        looks += looks_of(captioner, example, number)
+    return summary(looks)
+
+
+def write(path: Path, found: Mapping[str, Any]) -> None:
+    """New entries beside those of other models."""
+    before = read_json(path) if path.is_file() else {}
+    write_json(path, before | dict(found))
+
+
+def main(arguments: Sequence[str]) -> None:
+    reader = parser(__doc__)
+    reader.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="what a model is called, and its folder")
+    reader.add_argument("--data", required=True, help="the dataset's folder")
+    reader.add_argument("--photos", type=int, default=60, help="of dev, evenly spaced in the list; 60 if not given")
+    reader.add_argument("--results", type=Path, default=RESULTS, help="where it is written; elsewhere pages stay as is")
+    given = reader.parse_args(arguments)
+    examples = evenly(load_dataset(given.data).examples("dev"), given.photos)
+    for name, folder in named(given.models).items():
+        captioner = load(folder)
+        found = {"checkpoint": checkpoint_hash(captioner.folders[0] or folder), **experiment(captioner, examples)}
+        write(given.results / "attention_vs_occlusion.json", {name: found})
+        numbers = found["all words"]
+        print(
+            f"{name}: brightest place {numbers['brightest place']} % (other photos' maps "
+            f"{numbers['brightest place, other photos']} %, chance {100 * SHARE:.0f} %)"
+        )
+    if given.results.resolve() == RESULTS:
+        write_pages()
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(main))

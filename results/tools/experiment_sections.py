@@ -1,0 +1,119 @@
+"""The blocks of RESULTS.md that show an experiment rather than a row, each from its own JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markdown_table import NOTHING, escape, number, table
+from rows import read_json
+
+
+def blocks(folder: Path) -> dict[str, str]:
+    return {
+        "attention": _if_there(folder / "attention" / "index.json", attention),
+        "attention against occlusion": _if_there(folder / "attention_vs_occlusion.json", occlusion),
+        "gradient variance": _if_there(folder / "gradient_variance.json", variance),
+        "failures": _if_there(folder / "failures.json", failures),
+    }
+
+
+def _if_there(path: Path, text: Any) -> str:
+    return text(read_json(path)) if path.is_file() else NOTHING
+
+
+def attention(values: dict[str, Any]) -> str:
+    """Every picture under its photo's name."""
+    parts = []
+    for entry in values["photos"]:
+        said = "; ".join(f"{name}: “{escape(text)}”" for name, text in entry.get("captions", {}).items())
+        described = said.replace("\\", "") or f"the photo {entry['photo']} and where each model looked for each word"
+        parts.append(f"`{entry['photo']}`\n\n![{described}](results/attention/{entry['picture']})")
+    weights = ", ".join(f"{name} {own}" for name, own in values["models"].items())
+    return "\n\n".join([*parts, f"Weights: {weights}."])
+
+
+def occlusion(values: dict[str, Any]) -> str:
+    """All words of every model, then each model's words one by one."""
+    lines = []
+    for name, found in values.items():
+        numbers = found["all words"]
+        gains = [f"{low:+.1f} to {high:+.1f}" for low, high in (numbers[f"{key}, gain"] for key in MEASURES)]
+        pairs = [(number(numbers[key]), number(numbers[f"{key}, other photos"])) for key in MEASURES]
+        cells = [cell for (own, other), gain in zip(pairs, gains) for cell in (own, other, gain)]
+        lines.append([escape(name), str(found["photos"]), str(found["words"]), *cells])
+    columns = [
+        f"{label}{more}" for label in ("brightest place, %", "attention, %") for more in ("", ", others", ", gain")
+    ]
+    parts = [table(["model", "photos", "words", *columns], lines, left=1)]
+    words = list(dict.fromkeys(word for found in values.values() for word in found["by word"]))
+    parts.append("The brightest place by word, with other photos' maps in brackets and the number of words:")
+    parts.append(table(["word", *map(escape, values)], [[word, *_by_word(values, word)] for word in words], left=1))
+    return "\n\n".join(parts)
+
+
+MEASURES = ("brightest place", "attention")
+
+
+def _by_word(values: dict[str, Any], word: str) -> list[str]:
+    cells = []
+    for found in values.values():
+        own = found["by word"].get(word)
+        cells.append(
+            f"{own['brightest place']:.0f} ({own['brightest place, other photos']:.0f}), {own['words']}" if own else ""
+        )
+    return cells
+
+
+def variance(values: dict[str, Any]) -> str:
+    """Variances as multiples of that with all three tricks."""
+    lines = []
+    for weights, found in values["weights"].items():
+        whole = found["all three tricks"]
+        for name, own in found.items():
+            if name != "baseline":
+                cells = [
+                    cell
+                    for part in ("attention", "all")
+                    for cell in (
+                        f"{own[part]['variance']:.2e}",
+                        f"{own[part]['variance'] / whole[part]['variance']:.2f}",
+                        f"{own[part]['squared mean']:.2e}",
+                    )
+                ]
+                lines.append([weights, name, *cells])
+    columns = [
+        f"{label}{more}" for label in ("attention", "all") for more in (": variance", ", × all three", ", squared mean")
+    ]
+    text = table(["weights", "gradient with", *columns], lines, left=2)
+    return (
+        f"{text}\n\n{values['batches']} batches of {values['captions']} {values['split']} captions, "
+        f"{values['repeats']} draws of each gradient, weights {values['checkpoint']}; the baseline stood at "
+        f"{values['weights']['trained']['baseline']:.2f} a word (trained) and "
+        f"{values['weights']['fresh']['baseline']:.2f} (fresh)."
+    )
+
+
+def failures(values: dict[str, Any]) -> str:
+    """What the worst have in common, then each of them."""
+    count = len(values["worst"])
+    lines = [
+        [name, number(own["worst"]), number(own["all"]), f"{own['correlation']:+.2f}"]
+        for name, own in values["summary"].items()
+    ]
+    head = ["", f"the {count} worst", f"all {values['images']}", "rank correlation with CIDEr-D"]
+    parts = [f"Row: `{values['row']}`.", table(head, lines, left=1)]
+    parts += [_failure(place, entry) for place, entry in enumerate(values["worst"], 1)]
+    return "\n\n".join(parts)
+
+
+def _failure(place: int, entry: dict[str, Any]) -> str:
+    scores, measures = entry["scores"], entry["measures"]
+    seen = [name.removesuffix(", %") for name, value in measures.items() if name.endswith(KINDS) and value]
+    facts = f"CIDEr-D {number(scores['cider'])}, METEOR {number(scores['meteor'])}"
+    people = "\n".join(f"   - {escape(text)}" for text in entry["references"])
+    told = f"; {', '.join(seen)}" if seen else ""
+    return f"{place}. **{escape(entry['caption'])}** (`{entry['name']}`: {facts}{told})\n{people}"
+
+
+KINDS = ("no reference, %", "generic words, %")

@@ -1,0 +1,214 @@
+"""Draw results/plots/: quality against parameters and training minutes, and every system's learning curves.
+
+    python results/tools/plots.py
+
+Reads the rows and curves in results/; needs matplotlib (pip install "sightline[results]"). Then run table.py once, so
+that RESULTS.md shows them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from label_places import place_labels
+from rows import Row, read_json, read_rows
+from script import RESULTS, parser, run
+from sightline.errors import ConfigError, DataError
+from sightline.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 4  # panels in a row
+INK, SOFT, GRID = "#22242a", "#8a8d96", "#e6e7ea"
+# Okabe and Ito's colours, which the colour-blind can tell apart; one for each family of systems.
+FAMILIES = {
+    "nic": "#0072b2", "sat-soft": "#009e73", "sat-hard": "#d55e00", "patch": "#cc79a7", "clip": "#56b4e9",
+    "dinov2": "#e69f00", "tinyvit": "#7a5cc0", "distilled": "#8c6d31",
+}  # fmt: skip
+STYLE: Any = {
+    "font.size": 10,
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+}
+
+
+def colour(row: Row) -> str:
+    return next((shade for family, shade in FAMILIES.items() if row.recipe.startswith(family)), INK)
+
+
+def quality(rows: dict[str, Row]) -> Figure:
+    """CIDEr-D with its interval against what a system costs to keep and to make."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(12, 5.2), sharey=True, layout="constrained")
+    costs: list[tuple[str, Callable[[Row], float]]] = [
+        ("parameters, millions", lambda row: row.parameters / 1e6),
+        ("minutes of training on one or two CPU cores", lambda row: max(row.train_minutes, 0.1)),
+    ]
+    for axes, (label, cost) in zip(panels, costs):
+        places = [(cost(row), row.test["cider"]) for row in rows.values()]
+        for (x, y), row in zip(places, rows.values()):
+            axes.plot([x, x], row.interval["cider"], color=colour(row), alpha=0.3, linewidth=2, solid_capstyle="butt")
+            axes.plot(x, y, "o", color=colour(row), markersize=7, markeredgecolor="white")
+        _log_axis(axes, [x for x, _ in places], spread=2.2)
+        axes.set_xlabel(label)
+        axes.margins(y=0.12)
+    panels[0].set_ylabel("CIDEr-D on test, 95 % interval")
+    figure.canvas.draw()  # labels are placed in pixels, which are known only now
+    for axes, (_, cost) in zip(panels, costs):
+        place_labels(axes, {name: (cost(row), row.test["cider"], colour(row)) for name, row in rows.items()})
+    return figure
+
+
+def curves(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]], before: dict[str, float]) -> Figure:
+    """Dev CIDEr-D over training time: each system in its own panel, the others pale behind it."""
+    figure, panels = _panels(len(found))
+    lines = {
+        name: [(before[name] + epoch["minutes"], epoch["dev"]["cider"]) for epoch in epochs if "cider" in epoch["dev"]]
+        for name, epochs in found.items()
+    }
+    times = [max(minutes, 0.1) for line in lines.values() for minutes, _ in line]
+    for axes, (name, own) in zip(panels, lines.items()):
+        for other in lines.values():
+            axes.plot(*zip(*other), color=GRID if len(other) > 1 else "none", linewidth=1.2)
+        _curve(axes, own, colour(rows[name]), kept=_kept(found[name], before[name]))
+        axes.set_title(name, fontsize=10, color=colour(rows[name]), loc="left")
+        _log_axis(axes, times, spread=1.4)
+        axes.set_ylim(bottom=0)
+    _outer_labels(panels, "minutes of training", "dev CIDEr-D")
+    return figure
+
+
+def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figure:
+    """Loss per token on train and dev after each epoch; scales differ, as vocabularies do."""
+    figure, panels = _panels(len(found), sharey=False)
+    for axes, (name, epochs) in zip(panels, found.items()):
+        shade = colour(rows[name])
+        key = "train_nll" if "train_nll" in epochs[0] else "train_loss"
+        train = [(epoch["epoch"], epoch[key]) for epoch in epochs if key in epoch]
+        dev = [(epoch["epoch"], epoch["dev_nll"]) for epoch in epochs if "dev_nll" in epoch]
+        _curve(axes, train, SOFT)
+        _curve(axes, dev, shade)
+        for line, label, tint in ((train, "train", SOFT), (dev, "dev", shade)):
+            if line:
+                axes.annotate(label, line[-1], (5, 0), textcoords="offset points", color=tint, va="center", fontsize=9)
+        axes.set_title(name, fontsize=10, color=shade, loc="left")
+        axes.margins(x=0.14, y=0.15)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    _outer_labels(panels, "epoch", "loss per token")
+    return figure
+
+
+def _kept(epochs: list[dict[str, Any]], before: float) -> tuple[float, float] | None:
+    kept = [epoch for epoch in epochs if epoch["best"] and "cider" in epoch["dev"]]
+    return (before + kept[-1]["minutes"], kept[-1]["dev"]["cider"]) if kept else None
+
+
+def _curve(
+    axes: Axes, line: Sequence[tuple[float, float]], shade: str, kept: tuple[float, float] | None = None
+) -> None:
+    if line:
+        axes.plot(*zip(*line), color=shade, linewidth=2, marker="o" if len(line) < 3 else "", markersize=4)
+    if kept:
+        axes.plot(*kept, "o", color=shade, markersize=6, markeredgecolor="white")
+        axes.annotate(f"{kept[1]:.1f}", kept, (0, 7), textcoords="offset points", color=shade, ha="center", fontsize=9)
+
+
+def _panels(count: int, sharey: bool = True) -> tuple[Figure, list[Axes]]:
+    import matplotlib.pyplot as plt
+
+    lines = -(-count // COLUMNS)
+    wide = min(count, COLUMNS)
+    figure, grid = plt.subplots(
+        lines, wide, figsize=(3 * wide, 2.3 * lines + 0.3), sharey=sharey, squeeze=False, layout="constrained"
+    )
+    panels = list(grid.flat)
+    for unused in panels[count:]:
+        unused.set_visible(False)
+    return figure, panels[:count]
+
+
+def _outer_labels(panels: Sequence[Axes], below: str, beside: str) -> None:
+    """Words only at the left and at each column's last panel."""
+    for number, axes in enumerate(panels):
+        if number % COLUMNS == 0:
+            axes.set_ylabel(beside)
+        if number + COLUMNS >= len(panels):
+            axes.set_xlabel(below)
+
+
+def _log_axis(axes: Axes, values: Sequence[float], spread: float) -> None:
+    """A logarithmic axis with plain numbers, ``spread`` times wider than its values on both sides."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_xlim(min(values) / spread, max(values) * spread)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def save(figure: Figure, path: Path) -> None:
+    """A PNG of 128 colours: as crisp, a third of the size."""
+    import matplotlib.pyplot as plt
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=160, facecolor="white")
+    plt.close(figure)
+    picture = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    with atomic_path(path) as temporary:
+        picture.save(temporary, "PNG", optimize=True)
+
+
+def draw(results: Path, output: Path) -> list[Path]:
+    """All plots there is data for; returns their files."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise ConfigError('plots need matplotlib: pip install "sightline[results]"') from None
+    mpl.use("Agg")
+    rows = {name: row for name, row in read_rows(results).items() if row.test}
+    if not rows:
+        raise DataError(f"{results} has no row with test scores yet: add one with add_row.py")
+    files = {name: results / f"{name}.curve.json" for name in rows}
+    read = {name: read_json(path) for name, path in files.items() if path.is_file()}
+    found = {name: curve["epochs"] for name, curve in read.items() if any(own["dev"] for own in curve["epochs"])}
+    before = {name: read[name]["minutes_before"] or 0.0 for name in found}
+    with mpl.rc_context(STYLE):
+        figures = {"quality": quality(rows)}
+        if found:
+            figures |= {"curves": curves(rows, found, before), "losses": losses(rows, found)}
+        for name, figure in figures.items():
+            save(figure, output / f"{name}.png")
+    return [output / f"{name}.png" for name in figures]
+
+
+def main(arguments: Sequence[str]) -> None:
+    reader = parser(__doc__)
+    reader.add_argument("--results", type=Path, default=RESULTS, help="where the rows are")
+    reader.add_argument("--output", type=Path, help="where the pictures go: plots/ beside the rows if not given")
+    given = reader.parse_args(arguments)
+    for path in draw(given.results, given.output or given.results / "plots"):
+        print(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(main))

@@ -1,0 +1,251 @@
+"""A finished run becomes a row by one command: the captioner's own captions, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import add_row
+from rows import SCORES, header_overrides, public, read_row, read_rows, write_json
+from runs import command_of, commands_of, curve_of, minutes_of, recipe_of
+from script import run
+from sightline.captioner import Captioner, load
+from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.config import load_recipe, recipe_names
+from sightline.data import load_dataset, read_results
+from sightline.decoders import build_decoder
+from sightline.encoders import Encoder, build_encoder
+from sightline.errors import ConfigError, DataError
+from sightline.evaluation import evaluate
+from sightline.metrics import build
+from sightline.model import CaptionModel
+from sightline.tokenizers import train_tokenizer
+
+DECODERS = {
+    "soft": {"name": "attention-lstm", "mode": "soft", "hidden": 16, "attention": 8},
+    "hard": {"name": "attention-lstm", "mode": "hard", "hidden": 16, "attention": 8},
+    "transformer": {"name": "transformer", "heads": 2, "blocks": 2},
+    "lstm": {"name": "lstm", "hidden": 16},
+}
+
+needs_meteor = pytest.mark.skipif("meteor" not in build(), reason="a row needs METEOR: pip install pycocoevalcap")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sightline.training.feature_cache.cache_folder", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def untrained(kind: str, data: Path, seed: int = 0) -> Checkpoint:
+    torch.manual_seed(seed)
+    tokenizer = train_tokenizer("word", load_dataset(data).captions("train"), min_count=1, max_length=12)
+    encoder = build_encoder("patches", image_size=32, patch_size=8, width=16, blocks=1, heads=2)
+    sizes = {"features": 16, "vocabulary": tokenizer.size, "max_length": 12, "width": 16}
+    model = CaptionModel(encoder, build_decoder(**DECODERS[kind], **sizes))
+    return Checkpoint(model, tokenizer, {"beam": 3, "min_length": 4})
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_cached_features_give_the_captioners_own_words(kind: str, tiny_flickr8k_kept: Path) -> None:
+    examples = load_dataset(tiny_flickr8k_kept).examples("train")
+    captioner = Captioner([untrained(kind, tiny_flickr8k_kept)])
+    captions = add_row.captions_from_cache(captioner, examples, beam=2)
+    expected = captioner.caption([example.image for example in examples], beam=2)
+    assert list(captions) == [example.name for example in examples]
+    assert list(captions.values()) == [caption.text for caption in expected]
+    assert len(captions["red_circle_white.jpg"].split()) >= 3
+
+
+def test_an_ensemble_gives_its_own_words(tiny_flickr8k_kept: Path) -> None:
+    examples = load_dataset(tiny_flickr8k_kept).examples("train")
+    captioner = Captioner([untrained("soft", tiny_flickr8k_kept), untrained("transformer", tiny_flickr8k_kept, 1)])
+    captions = add_row.captions_from_cache(captioner, examples)
+    assert list(captions.values()) == [found.text for found in captioner.caption([own.image for own in examples])]
+
+
+def test_features_are_computed_once(tiny_flickr8k_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = load_dataset(tiny_flickr8k_kept).examples("dev")
+    captioner = Captioner([untrained("soft", tiny_flickr8k_kept)])
+    first = add_row.captions_from_cache(captioner, examples)
+
+    def fail(*_):
+        raise AssertionError("the encoder ran again")
+
+    monkeypatch.setattr(Encoder, "forward", fail)
+    assert add_row.captions_from_cache(captioner, examples) == first
+
+
+@needs_meteor
+def test_one_command_makes_a_row_equal_to_an_evaluation(
+    finished_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    arguments = [str(finished_run), "--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4", "--results", str(results)]
+    arguments += ["--note", f"Made from {finished_run}.", "--length-penalty", "1.0"]
+    assert run(add_row.main, arguments) == 0
+    assert "tiny-words: test BLEU-4" in capsys.readouterr().out
+    row, plain = read_row(results / "tiny-words.json"), json.loads((results / "tiny-words.json").read_text())
+    assert list(plain) == [
+        "recipe", "dev", "test", "interval", "parameters", "trainable", "train_minutes", "command", "note", "commit",
+        "seed", "signature",
+    ]  # fmt: skip
+    for split in ("dev", "test"):
+        expected = evaluate(finished_run, tiny_flickr8k_kept, split, length_penalty=1.0)
+        assert plain[split] == {key: pytest.approx(100 * expected.scores[key], abs=0.0051) for key in SCORES}
+    assert row.signature == expected.signature
+    assert row.interval["cider"] == pytest.approx([100 * bound for bound in expected.intervals["cider"]], abs=0.0051)
+    assert read_results(results / "tiny-words.captions.json") == expected.captions
+    assert row.recipe == "patch-transformer-word"
+    assert row.parameters == row.trainable == load(finished_run).models[0].count()[0]
+    assert row.command.startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words")
+    for path in results.iterdir():
+        assert str(tmp_path) not in path.read_text() and "/tmp" not in path.read_text()
+
+
+@needs_meteor
+def test_test_is_looked_at_once_and_dev_as_often_as_one_likes(
+    finished_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    arguments = [str(finished_run), "--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4", "--results", str(results)]
+    for beam in ("1", "2"):
+        assert run(add_row.main, [*arguments, "--dev-only", "--beam", beam]) == 0
+        row = read_row(results / "tiny-words.json")
+        assert (row.test, row.interval) == ({}, {}) and set(row.dev) == set(SCORES)
+        assert f"|beam:{beam}|" in row.signature
+    assert not (results / "tiny-words.captions.json").exists()
+    assert run(add_row.main, arguments) == 0
+    before = (results / "tiny-words.json").read_text()
+    for more in ([], ["--dev-only"]):
+        assert run(add_row.main, [*arguments, *more]) == 2
+    assert "test is looked at once" in capsys.readouterr().err
+    assert (results / "tiny-words.json").read_text() == before
+    assert run(add_row.main, [*arguments, "--again"]) == 0
+
+
+@needs_meteor
+def test_an_ensemble_is_one_row(finished_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    arguments = [str(finished_run)] * 2 + ["--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4"]
+    arguments += ["--results", str(results), "--name", "twice"]
+    assert run(add_row.main, arguments) == 2, "two models need --ensemble"
+    assert run(add_row.main, [*arguments, "--ensemble"]) == 0
+    (row,) = read_rows(results).values()
+    assert row.recipe == "ensemble of 2 patch-transformer-word"
+    assert row.parameters == 2 * load(finished_run).models[0].count()[0]
+    assert row.signature.count("+") >= 1 and "&&" not in row.command
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--name", "Two Words"], "cannot be called"),
+        ([], "--commit"),
+        (["--commit", "1a2b3c4", "--beam", "0"], "beam is 0"),
+        (["--commit", "1a2b3c4", "--recipe", "nic-resnet50"], "give --command"),
+        (["--commit", "1a2b3c4", "--limit", "1", "--results", str(add_row.RESULTS)], "--limit is for trying"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    wrong: list[str],
+    message: str,
+    finished_run: Path,
+    tiny_flickr8k_kept: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = [str(finished_run), "--data", str(tiny_flickr8k_kept), "--results", str(tmp_path), *wrong]
+    assert run(add_row.main, arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+# Where a row comes from
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipes_own_command_is_found_again(name: str) -> None:
+    from sightline.config import RECIPES
+
+    recipe = load_recipe(name, header_overrides(name))
+    first = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
+    assert ["#", *shlex.split(command_of(recipe, name, "flickr8k/", name))] == shlex.split(first)
+
+
+def test_a_command_names_every_override_and_no_folder_of_this_machine() -> None:
+    changes = [
+        "encoder.weights=/somewhere/else/vgg16.safetensors", "encoder.name=vgg16", "decoder.gate=false",
+        "training.init=/somewhere/runs/first", "training.learning_rate=1e-3", "encoder.image_size=448",
+    ]  # fmt: skip
+    recipe = load_recipe("sat-soft-vgg19", changes)
+    command = command_of(recipe, "sat-soft-vgg19", "flickr8k/", "elsewhere")
+    assert "/somewhere" not in command
+    for part in ("--output runs/elsewhere", "encoder.weights=vgg16.safetensors", "training.init=runs/first",
+                 "decoder.gate=false", "encoder.image_size=448", "training.learning_rate=0.001"):  # fmt: skip
+        assert part in command
+
+
+def continued(finished_run: Path, folder: Path) -> Path:
+    """A second stage that started from the finished run."""
+    again = load_checkpoint(finished_run)
+    recipe = again.recipe.replace("[training]", f'[training]\ninit = "{finished_run}"')
+    save_checkpoint(folder, Checkpoint(again.model, again.tokenizer, again.decoding, {}, recipe))
+    (folder / "history.jsonl").write_text('{"epoch": 0, "minutes": 7.5, "train_loss": 2.0, "cider": 0.5}\n')
+    return folder
+
+
+def test_a_second_stage_counts_and_names_the_first(finished_run: Path, tmp_path: Path) -> None:
+    folder = continued(finished_run, tmp_path / "runs" / "second")
+    first = json.loads((finished_run / "history.jsonl").read_text().splitlines()[-1])["minutes"]
+    assert minutes_of(folder) == pytest.approx(first + 7.5)
+    assert curve_of(folder)["minutes_before"] == pytest.approx(first)
+    commands = commands_of(folder, "flickr8k/")
+    assert [command.split("--output runs/")[1].split()[0] for command in commands] == ["tiny-words", "second"]
+    assert "training.init=runs/tiny-words" in commands[1]
+
+
+def test_minutes_are_asked_for_where_the_first_stage_is_gone(finished_run: Path, tmp_path: Path) -> None:
+    folder = continued(finished_run, tmp_path / "second")
+    gone = (folder / "recipe.toml").read_text().replace(finished_run.name, "gone")
+    (folder / "recipe.toml").write_text(gone)
+    with pytest.raises((ConfigError, DataError)):
+        minutes_of(folder)
+    assert curve_of(folder)["minutes_before"] is None
+    assert len(commands_of(folder, "flickr8k/")) == 1
+
+
+def test_a_curve_holds_every_epoch(finished_run: Path) -> None:
+    curve = curve_of(finished_run)
+    assert [epoch["epoch"] for epoch in curve["epochs"]] == [1, 2]
+    history = [json.loads(line) for line in (finished_run / "history.jsonl").read_text().splitlines()]
+    for epoch, record in zip(curve["epochs"], history):
+        assert epoch["train_loss"] == pytest.approx(record["train_loss"], abs=1e-4)
+        assert bool(epoch["dev"]) == ("cider" in record), "the recipe looks at dev only now and then"
+    assert curve["epochs"][1]["dev_nll"] == pytest.approx(history[1]["dev_nll"], abs=1e-4)
+    assert curve["epochs"][1]["dev"]["cider"] == pytest.approx(100 * history[1]["cider"], abs=0.01)
+    assert recipe_of(finished_run).training.epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--data /srv/sets/flickr8k/ --set a=1", "--data flickr8k/ --set a=1"),
+        ("--set encoder.weights=/home/me/w/vgg19.safetensors", "--set encoder.weights=vgg19.safetensors"),
+        ("--set training.init=~/x/runs/one", "--set training.init=runs/one"),
+        ('--set data.text=["/a/b/c.txt.gz"]', '--set data.text=["c.txt.gz"]'),
+        ("and/or 3/4 of https://a.org/b/c runs/x /", "and/or 3/4 of https://a.org/b/c runs/x /"),
+    ],
+)
+def test_paths_of_this_machine_are_taken_out(text: str, expected: str) -> None:
+    assert public(text) == expected
+
+
+def test_what_still_holds_a_path_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a path of this machine"):
+        write_json(tmp_path / "x.json", {"note": "from /home/me/runs"})
+    assert not (tmp_path / "x.json").exists()

@@ -1,0 +1,168 @@
+"""README.md and RESULTS.md say what the JSON files say, and people's text between the tables stays theirs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import table
+from rows import read_row, read_rows
+from script import RESULTS, ROOT
+from sightline.data import load_dataset, read_results
+from sightline.errors import DataError
+from sightline.metrics import score
+
+
+def block(page: str, name: str) -> str:
+    return page.partition(f"<!-- results: {name} -->")[2].partition(f"<!-- end of results: {name} -->")[0]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("| ").split(" | ")]
+
+
+@pytest.fixture
+def made_pages(tmp_path: Path) -> Path:
+    """The repository's pages, their tables emptied."""
+    for name in table.PAGES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        emptied = re.sub(r"(<!-- results: (.*?) -->\n).*?(<!-- end of results: \2 -->)", r"\1\3", text, flags=re.S)
+        (tmp_path / name).write_text(emptied, encoding="utf-8")
+    return tmp_path
+
+
+# The repository itself
+
+
+def test_both_pages_agree_with_the_json_files() -> None:
+    behind = [path.name for path, (before, after) in table.pages().items() if before != after]
+    assert behind == [], "run results/tools/table.py"
+
+
+@pytest.mark.parametrize("page", table.PAGES)
+def test_every_row_stands_in_the_table_with_its_own_numbers(page: str) -> None:
+    """Read back by other means than it was written: the numbers on the page against the numbers in the file."""
+    lines = {
+        line.partition("[`")[2].partition("`]")[0]: line
+        for line in block((ROOT / page).read_text(), "table").splitlines()
+    }
+    rows = {name: row for name, row in read_rows(RESULTS).items() if row.test}
+    assert rows
+    for name, row in rows.items():
+        found = cells(lines[name])
+        keys = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_4_no_bp", "meteor", "rouge_l")
+        assert [float(cell) for cell in found[1:8]] == [pytest.approx(row.test[key], abs=0.0501) for key in keys]
+        cider, low, high = map(float, re.findall(r"[\d.]+", found[8]))
+        assert (cider, low, high) == pytest.approx((row.test["cider"], *row.interval["cider"]), abs=0.0501)
+        assert float(found[9].removesuffix(" M")) == pytest.approx(row.parameters / 1e6, abs=0.0501)
+        assert float(found[10]) == pytest.approx(row.train_minutes, abs=0.501)
+
+
+def test_no_row_names_a_folder_of_a_machine() -> None:
+    for path in RESULTS.glob("*.json"):
+        assert not re.search(r'[ "=](/[\w.-]+){2,}', path.read_text(encoding="utf-8")), path.name
+
+
+def test_a_rows_captions_give_its_scores(real_flickr8k: Path) -> None:
+    references = {example.name: example.captions for example in load_dataset(real_flickr8k).examples("test")}
+    for name, row in read_rows(RESULTS).items():
+        if row.test:
+            captions = read_results(RESULTS / f"{name}.captions.json")
+            assert set(captions) == set(references)
+            found = score([captions[photo] for photo in references], list(references.values()), ("bleu", "cider"))
+            assert {key: 100 * found[key] for key in found} == {
+                key: pytest.approx(row.test[key], abs=0.0051) for key in found
+            }
+
+
+# Any rows
+
+
+def test_a_row_that_is_added_appears_and_text_around_it_stays(made_results: Path, made_pages: Path) -> None:
+    (made_pages / "RESULTS.md").write_text((made_pages / "RESULTS.md").read_text() + "\nA word of mine.\n")
+    outside = re.sub(r"<!-- results.*?<!-- end", "", (made_pages / "RESULTS.md").read_text(), flags=re.S)
+    assert [path.name for path in table.write_pages(made_pages, made_results)] == ["README.md", "RESULTS.md"]
+    page = (made_pages / "RESULTS.md").read_text()
+    assert re.sub(r"<!-- results.*?<!-- end", "", page, flags=re.S) == outside
+    first = cells(block(page, "table").splitlines()[3])
+    assert first[0].startswith("Show, Attend and Tell, soft attention, VGG-19 ([`sat-soft-vgg19`]")
+    assert first[1:] == ["20.0", "20.2", "20.5", "20.8", "21.8", "22.0", "22.2", "44.0 (42.5–45.5)", "34.6 M", "123"]
+    assert block((made_pages / "README.md").read_text(), "table") == block(page, "table")
+    assert table.write_pages(made_pages, made_results) == []
+
+
+def test_a_row_that_only_dev_has_seen_is_not_among_the_systems(made_results: Path, made_pages: Path) -> None:
+    table.write_pages(made_pages, made_results)
+    page = (made_pages / "RESULTS.md").read_text()
+    assert "only-dev" not in block(page, "table") + block(page, "samples")
+    assert "`only-dev` | 20.0" in block(page, "scores")
+
+
+def test_recipes_whose_weights_nobody_hands_out_are_marked_until_they_have_a_row(made_results: Path) -> None:
+    blocks = table.PAGES["README.md"](made_results)
+    marked = [line for line in blocks["table"].splitlines() if "weights needed" in line]
+    assert len(marked) == 5 and any("`sat-soft-resnet152`" in line for line in marked)
+    row = json.loads((made_results / "sat-soft-vgg19.json").read_text())
+    (made_results / "other.json").write_text(json.dumps(row | {"recipe": "sat-soft-resnet152"}))
+    assert table.PAGES["README.md"](made_results)["table"].count("weights needed") == 4
+
+
+def test_the_model_in_the_box_is_found_by_its_weights(made_results: Path) -> None:
+    from sightline.captioner import DEFAULT_MODEL
+    from sightline.checkpoint import checkpoint_hash
+
+    row = json.loads((made_results / "sat-soft-vgg19.json").read_text())
+    assert "the model in the box" not in table.PAGES["README.md"](made_results)["table"]
+    changed = row | {"signature": f"sightline|ckpt:{checkpoint_hash(DEFAULT_MODEL)}"}
+    (made_results / "sat-soft-vgg19.json").write_text(json.dumps(changed))
+    assert "the model in the box" in table.PAGES["README.md"](made_results)["table"]
+
+
+def test_samples_show_every_system_beside_a_person(made_results: Path) -> None:
+    text = table.PAGES["RESULTS.md"](made_results)["samples"]
+    assert "`00.jpg`" in text and "| a person | A dog \\| a cat |" in text
+    assert "| `sat-soft-vgg19` | a dog number 02 |" in text
+
+
+def test_the_curves_table_names_the_epoch_that_was_kept(made_results: Path) -> None:
+    (line,) = table.PAGES["RESULTS.md"](made_results)["curves"].splitlines()[2:]
+    assert cells(line)[1:4] == ["3", "2", "20"]
+    assert cells(line)[-1] == "22.0"
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("no place", "has no place for 'table'"),
+        ("<!-- end of results: table --><!-- results: table -->", "has no place for 'table'"),
+        (
+            "<!-- results: table --><!-- end of results: table --><!-- results: tabel -->",
+            "'tabel', which nothing fills",
+        ),
+    ],
+)
+def test_a_page_without_its_places_is_refused(page: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        table.filled(page, {"table": "x"})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda row: row.pop("seed"),
+        lambda row: row.update(extra=1),
+        lambda row: row["test"].pop("cider"),
+        lambda row: row["dev"].clear(),
+        lambda row: row.update(parameters=-1),
+    ],
+)
+def test_a_damaged_row_is_named(spoil, made_results: Path) -> None:
+    path = made_results / "sat-soft-vgg19.json"
+    row = json.loads(path.read_text())
+    spoil(row)
+    path.write_text(json.dumps(row))
+    with pytest.raises(DataError, match=r"sat-soft-vgg19\.json"):
+        read_row(path)
