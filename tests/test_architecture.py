@@ -30,6 +30,7 @@ ORDER = [
     {"model"},
     {"decoding"},
     {"checkpoint"},
+    {"hub"},
     {"captioner"},
     {"metrics"},
     {"evaluation"},

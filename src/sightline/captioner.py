@@ -14,6 +14,7 @@ import torch
 from sightline.checkpoint import Checkpoint, load_checkpoint
 from sightline.decoding import DecodingOptions, Hypothesis, decode
 from sightline.errors import ConfigError, ImageError, nearest
+from sightline.hub import fetch, is_hub_name, kept
 from sightline.images import ImageSource, open_image
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
@@ -154,15 +155,6 @@ def resolve(name: str | Path) -> Path:
     path = Path(name).expanduser()
     if not path.exists() and (SHIPPED / path.name).is_dir() and str(name) == path.name:
         return SHIPPED / path.name
-    looks_like_hub = isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
-    if path.exists() or not looks_like_hub:
+    if path.exists() or not is_hub_name(name):
         return path
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.toml"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise ConfigError(
-            f"{name!r} is neither a folder here nor a model on the hub that can be reached ({type(error).__name__})"
-        ) from None
+    return kept(str(name)) if kept(str(name)).is_dir() else fetch(str(name))

@@ -27,6 +27,7 @@ from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 FORMAT = "sightline-1"
 LARGEST_JSON = 64 * 2**20
+LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")  # timm's
 SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
 
 
@@ -97,6 +98,7 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
         )
     try:
         encoder, decoder = dict(config["encoder"]), dict(config["decoder"])
+        _check_own(encoder)
         check_part("encoder", {key: value for key, value in encoder.items() if key not in ("preprocess", "shape")})
         check_part("decoder", {key: value for key, value in decoder.items() if key not in SIZES})
         _check_sizes(encoder, decoder)
@@ -118,6 +120,14 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError, ConfigError) as error:
         text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise CheckpointError(f"{where} does not describe a model: {text}") from None
+
+
+def _check_own(encoder: dict[str, Any]) -> None:
+    """A model folder holds all of its weights: nothing in it may have other files read or fetched."""
+    options = encoder.get("options")
+    others = [f"options.{key}" for key in options or () if key in LOADING] if isinstance(options, dict) else []
+    for key in [*others, *(["weights"] if "weights" in encoder else [])]:
+        raise ConfigError(f"encoder.{key} is not allowed here: a model folder has its own weights")
 
 
 def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:

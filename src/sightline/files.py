@@ -6,6 +6,7 @@ import errno
 import glob
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +125,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
 
 
+def models_folder() -> Path:
+    """Where models from the hub are kept: $SIGHTLINE_MODELS, else the user's data folder."""
+    if chosen := os.environ.get("SIGHTLINE_MODELS"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sightline" / "models"
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` only once all is safely on disk.
@@ -155,6 +163,29 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
     """The whole content or, if anything goes wrong, the file as it was before. Text is UTF-8."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside ``path`` to fill; it takes the place of ``path`` as a whole, or not at all."""
+    target = Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
+    old = temporary.with_name(f"{temporary.name}.old")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in temporary.iterdir():
+            _flush(file)
+        if target.exists():
+            target.replace(old)
+        temporary.replace(target)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            old.replace(target)
+        raise DataError(f"cannot write {printable(path)}: {_cause(error)}") from error
+    finally:
+        for rest in (temporary, old):
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

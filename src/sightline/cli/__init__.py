@@ -19,7 +19,9 @@ from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
 from sightline.cli.explain import explain
+from sightline.cli.load import load
 from sightline.cli.models import models
+from sightline.cli.push import push
 from sightline.cli.recipes import recipes
 from sightline.cli.score import score
 from sightline.cli.train import train
@@ -31,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (caption, explain, train, evaluate, score, models, doctor):
+for verb in (caption, explain, train, evaluate, score, models, load, push, doctor):
     app.command()(verb)
 app.add_typer(recipes)
 

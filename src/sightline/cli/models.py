@@ -12,7 +12,7 @@ import typer
 
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError
-from sightline.files import printable
+from sightline.files import models_folder, printable
 
 SHIPPED = Path(__file__).parents[1] / "models"
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -21,25 +21,26 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json")
 def models(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Model folders, or folders of them.", show_default="the shipped ones, runs/"),
+        typer.Argument(help="Model folders, or folders of them.", show_default="the shipped, the loaded, runs/"),
     ] = None,
 ) -> None:
-    """List models: parameters, size and what they scored on dev when they were trained."""
+    """List models: parameters, size, what they scored on dev when trained, and whether they know how sure they are."""
     from rich.table import Table
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
     for column in ("parameters", "MB", "BLEU-4", "CIDEr"):
         table.add_column(column, justify="right")
+    table.add_column("calibrated")
     table.add_column("folder", overflow="fold")
     failed, found = False, 0
-    for given in paths or (SHIPPED, Path("runs")):
+    for given in paths or (SHIPPED, models_folder(), Path("runs")):
         folders = _folders(given)
         if not folders and paths:
             complain(f"error: {printable(given)} holds no model: a model folder has {', '.join(FILES)}")
             failed = True
         for folder in folders:
             try:
-                table.add_row(*_row(folder))
+                table.add_row(*_row(folder, given))
                 found += 1
             except CheckpointError as error:
                 complain(f"error: {error}")
@@ -55,14 +56,19 @@ def models(
 def _folders(given: Path) -> list[Path]:
     if is_model(given):
         return [given]
-    return sorted(folder for folder in given.iterdir() if is_model(folder)) if given.is_dir() else []
+    if not given.is_dir():
+        return []
+    inside = [folder for folder in sorted(given.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    loaded = given == models_folder()  # there they lie one deeper, under their owner's name
+    owned = [model for owner in inside for model in sorted(owner.iterdir())] if loaded else []
+    return [folder for folder in [*inside, *owned] if is_model(folder)]
 
 
 def is_model(folder: Path) -> bool:
     return all((folder / name).is_file() for name in FILES)
 
 
-def _row(folder: Path) -> list[str]:
+def _row(folder: Path, given: Path) -> list[str]:
     config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
     weights = folder / "model.safetensors"
     found = metrics.get("dev")
@@ -75,7 +81,9 @@ def _row(folder: Path) -> list[str]:
     size = f"{weights.stat().st_size / 1e6:.1f}"
     counted, parameters = _numbers(weights), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
-    return [printable(folder.name), *parts, f"{shown:,}", size, *scores, printable(folder)]
+    name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
+    calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
+    return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, printable(folder)]
 
 
 def _read(path: Path) -> dict[str, Any]:
