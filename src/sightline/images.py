@@ -236,6 +236,11 @@ class Preprocess:
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
 
+    def frame(self, width: int, height: int) -> Box:
+        """The part of a photo of this size that the encoder sees, as shares of its width and height."""
+        left, top, right, bottom = self._box(width, height)
+        return (left / width, top / height, min(1.0, right / width), min(1.0, bottom / height))
+
     def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """As ``__call__``, after a mild random crop, flip, rotation, brightness and contrast drawn from ``generator``.
 

@@ -24,6 +24,7 @@ from sightline.cli.models import models
 from sightline.cli.push import push
 from sightline.cli.recipes import recipes
 from sightline.cli.score import score
+from sightline.cli.serve import serve
 from sightline.cli.train import train
 from sightline.errors import ConfigError, SightlineError
 
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (caption, explain, train, evaluate, score, models, load, push, doctor):
+for verb in (caption, explain, serve, train, evaluate, score, models, load, push, doctor):
     app.command()(verb)
 app.add_typer(recipes)
 

@@ -1,0 +1,98 @@
+"""``sightline serve``: captions over HTTP, and a page to try them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sightline.errors import ConfigError
+from sightline.files import printable
+
+NEEDED = {
+    "fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
+    "prometheus_client": "prometheus-client",
+}  # fmt: skip
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes any free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", help="Ask for the bearer token in this file.", show_default="SIGHTLINE_TOKEN, if set"
+        ),
+    ] = None,
+    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Of a request.")] = 20 * 2**20,
+    max_pixels: Annotated[int, typer.Option("--max-pixels", help="Of a photo.")] = 50_000_000,
+    max_photos: Annotated[int, typer.Option("--max-photos", help="Of a request.")] = 16,
+    queue: Annotated[int, typer.Option("--queue", help="Photos in the house at once; then callers get 429.")] = 64,
+    batch: Annotated[int, typer.Option("--batch", help="Photos captioned at once.")] = 16,
+    wait_ms: Annotated[
+        float, typer.Option("--wait-ms", help="How long a photo waits for others that are on their way.")
+    ] = 10,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for a request, upload included.")] = 30,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option("--cors-origin", help="Let this site's pages ask, e.g. https://example.org; repeatable."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Another name this server goes by, e.g. behind a proxy; repeatable."),
+    ] = None,
+    page_model: Annotated[
+        Path | None, typer.Option("--page-model", help="Folder of files for the page, served under /model/.")
+    ] = None,
+) -> None:
+    """Caption photos over HTTP, with a page at /. Only this machine can reach it unless --host says otherwise."""
+    _check_installed()
+
+    from sightline.serve.settings import make_settings
+
+    settings = make_settings(
+        host=host, port=port, token=_token(token_file), max_bytes=max_bytes, max_pixels=max_pixels,
+        max_photos=max_photos, queue=queue, batch=batch, wait_ms=wait_ms, timeout=timeout,
+        cors_origins=tuple(cors_origin or ()), allowed_hosts=tuple(name.lower() for name in allow_host or ()),
+    )  # fmt: skip
+
+    from sightline import progress
+    from sightline.serve.server import listen
+    from sightline.serve.server import serve as run
+
+    ours = listen(settings.host, settings.port)
+
+    from sightline.captioner import load
+
+    progress.use_terminal(False)  # the model's thread draws no bars
+    captioner = load(*(model or ()))
+    name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
+    run(captioner, settings, ours, name, page_model)
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    if missing := [wheel for module, wheel in NEEDED.items() if find_spec(module) is None]:
+        raise ConfigError(f"sightline serve needs {', '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def _token(file: Path | None) -> str | None:
+    """Never from the command line, where every user of the machine could read it."""
+    if file is None:
+        return os.environ.get("SIGHTLINE_TOKEN")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"--token-file {printable(file)} cannot be read: {reason}") from None

@@ -1,0 +1,121 @@
+"""What the server asks of a `Captioner`: photos opened ahead in other threads, captions in batches, maps for words.
+
+The same functions in the same order as `Captioner.caption` and `sightline.explain.explain`, cut where threads change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sightline.explain.maps import scaled
+from sightline.explain.occlusion import occlusion_maps
+from sightline.images import Box, open_image
+from sightline.types import Caption
+
+if TYPE_CHECKING:
+    from sightline.captioner import Captioner
+    from sightline.decoding import DecodingOptions
+
+RUNNERS_UP = 5
+OTHERS = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """How photos are to be described; those with equal questions go together."""
+
+    options: DecodingOptions
+    maps: bool = False
+    occlusion: bool = False
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo as the encoders want it, so that what waits is small; its file only where it is needed once more."""
+
+    pixels: tuple[Tensor, ...]  # one (3, S, S) for each model
+    seen: Box
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Description:
+    caption: Caption
+    method: str  # attention or occlusion
+    seen: Box
+
+
+class Describer:
+    def __init__(self, captioner: Captioner, max_pixels: int):
+        self.captioner = captioner
+        self.max_pixels = max_pixels
+
+    def question(self, given: dict[str, Any], maps: bool) -> Question:
+        """The model's own options with those given; `ConfigError` where they contradict each other."""
+        given = dict(given)
+        occlusion = bool(given.pop("occlusion", False))
+        own = self.captioner.options
+        if "candidates" in given and "beam" not in given and not given.get("sample"):
+            given["beam"] = max(own.beam, given["candidates"])
+        given |= {"alternatives": RUNNERS_UP} if maps else {"want_attention": False}
+        options = self.captioner.decoding(**given)
+        if maps and "candidates" not in given:
+            options = replace(options, candidates=OTHERS if options.sample else min(OTHERS, options.beam))
+        return Question(options, maps, occlusion)
+
+    def prepare(self, data: bytes, maps: bool) -> Photo:
+        """Open and preprocess; `ImageError` if that cannot be done. May run in any thread."""
+        image = open_image(data, max_pixels=self.max_pixels)
+        steps = [model.encoder.preprocess for model in self.captioner.models]
+        pixels = tuple(step(image) for step in steps)
+        return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
+
+    def describe(self, question: Question, photos: Sequence[Photo]) -> list[Description]:
+        """Only ever called in the model's thread."""
+        with torch.inference_mode():
+            features = [
+                model.encoder(torch.stack(pixels).to(self.captioner.device))
+                for model, pixels in zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
+            ]
+            captions = self.captioner.decode(features, question.options)
+        return [self._description(question, caption, photo) for caption, photo in zip(captions, photos)]
+
+    def _description(self, question: Question, caption: Caption, photo: Photo) -> Description:
+        hidden = question.occlusion or any(word.attention is None for word in caption.words)
+        if not question.maps or photo.data is None or not hidden:
+            return Description(caption, "attention", photo.seen)
+        words = [positions for _, positions in self.captioner.tokenizer.words(caption.tokens)]
+        image = open_image(photo.data, max_pixels=self.max_pixels)
+        maps = occlusion_maps(self.captioner, image, caption.tokens, words)
+        found = tuple(replace(word, attention=own) for word, own in zip(caption.words, maps))
+        return Description(replace(caption, words=found), "occlusion", photo.seen)
+
+
+def as_explanation(description: Description) -> dict[str, Any]:
+    """`Caption.as_dict` with, for each word, its map, the same as light to be drawn, and its runners-up."""
+    caption = description.caption
+    maps = [word.attention for word in caption.words if word.attention is not None]
+    lights: Sequence[Any] = list(scaled(maps)) if maps else []
+    answer = caption.as_dict()
+    for told, word, own, light in zip(answer["words"], caption.words, maps, lights):
+        told["attention"] = _rounded(own)
+        told["light"] = _rounded(light)
+        if word.gate is not None:
+            told["gate"] = round(word.gate, 4)
+        told["alternatives"] = [
+            {"text": text, "probability": round(chance, 4)} for text, chance in word.alternatives
+        ]  # fmt: skip
+    return answer | {
+        "sentence": caption.sentence(),
+        "method": description.method,
+        "seen": [round(share, 6) for share in description.seen],
+    }
+
+
+def _rounded(grid: Any) -> list[list[float]]:
+    return [[round(float(value), 4) for value in row] for row in grid]

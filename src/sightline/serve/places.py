@@ -1,0 +1,58 @@
+"""Who may come in: so many photos in the house at once, and no more.
+
+A request takes one place when its head arrives, before any of its body is read, and one for each photo once they are
+counted. However it ends (answered, refused, timed out, hung up), it gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sightline.serve.batching import Batcher
+from sightline.serve.refusals import Refusal
+
+
+class Places:
+    """Used from the event loop only, so that nothing needs a lock."""
+
+    def __init__(self, most: int, batcher: Batcher):
+        self.most, self.batcher = most, batcher
+        self.taken = 0
+
+    @contextmanager
+    def take(self) -> Iterator[Place]:
+        place = Place(self)
+        try:
+            place.widen(1)
+            yield place
+        finally:
+            place.leave()
+
+    def full(self) -> Refusal:
+        seconds = self.batcher.seconds_for(self.taken)
+        return Refusal(429, f"{self.taken} photos are waiting already: try again later", {"Retry-After": str(seconds)})
+
+
+class Place:
+    """A request's places, and how many of its photos the batcher still expects."""
+
+    def __init__(self, places: Places):
+        self.places = places
+        self.count = 0
+        self.expected = 0
+
+    def widen(self, count: int) -> None:
+        """Have ``count`` places in all, or be refused."""
+        more = count - self.count
+        if self.places.taken + more > self.places.most:
+            raise self.places.full()
+        self.places.taken += more
+        self.places.batcher.expect(more)
+        self.count += more
+        self.expected += more
+
+    def leave(self) -> None:
+        self.places.taken -= self.count
+        self.places.batcher.expect(-self.expected)
+        self.count = self.expected = 0

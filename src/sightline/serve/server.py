@@ -1,0 +1,129 @@
+"""The app on a socket: uvicorn with an end to its patience, refusals as JSON, and a stop that finishes what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sightline.errors import ConfigError
+from sightline.serve.app import create_app
+from sightline.serve.guard import HEADERS
+from sightline.serve.refusals import as_json
+from sightline.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from sightline.captioner import Captioner
+
+log = logging.getLogger(__name__)
+
+HEAD_SECONDS = 10  # for a request's head, and for the rest of a body that was refused
+HEAD_BYTES = 16 * 1024
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's own waits for ever for the end of a request's head; this one does not."""
+
+    waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait(True)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        their, our = self.conn.their_state, self.conn.our_state
+        self._wait(their is h11.IDLE or (their is h11.SEND_BODY and our in (h11.DONE, h11.MUST_CLOSE)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait(False)
+        super().connection_lost(exc)
+
+    def _wait(self, wanted: bool) -> None:
+        if wanted and self.waiting is None:
+            self.waiting = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        elif not wanted and self.waiting is not None:
+            self.waiting.cancel()
+            self.waiting = None
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is not HTTP, or has a head of more than `HEAD_BYTES`."""
+        headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Connection", "close")]
+        body = as_json({"error": "this is not an HTTP request that can be read: check the client"})
+        answer: list[Any] = [
+            h11.Response(status_code=400, headers=[(name.encode(), value.encode()) for name, value in headers]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in answer:
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        log.info("listening on http://%s (the page at /, the API at /docs; Ctrl-C stops)", address)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, before the model is loaded: a port in use should be known at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        ours = socket.socket(family, kind, protocol)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ours.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} of {host} is in use: choose another with --port, or 0 for any") from None
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason.lower()}") from None
+    return ours
+
+
+def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: str, model: Path | None = None) -> None:
+    """Answer until SIGTERM or Ctrl-C, then finish the requests that are in the house; a second Ctrl-C does not wait."""
+    from sightline.serve.describing import Describer
+
+    describer = Describer(captioner, settings.max_pixels)
+    warm_up(describer)
+    config = uvicorn.Config(
+        create_app(describer, settings, name, model=model),
+        http=PatientProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
+        timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,
+    )  # fmt: skip
+    if not settings.is_local and settings.token is None:
+        log.warning("anyone who reaches %s may use this server: set SIGHTLINE_TOKEN to ask for a token", settings.host)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops, then sends itself the signal once more
+        signal.signal(number, lambda *_: None)
+    Server(config).run(sockets=[ours])
+    log.info("stopped; everything that had arrived was answered")
+
+
+def warm_up(describer: Any) -> None:
+    """One caption of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
+    import io
+
+    from PIL import Image
+
+    grey = io.BytesIO()
+    Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
+    question = describer.question({}, maps=False)
+    describer.describe(question, [describer.prepare(grey.getvalue(), maps=False)])

@@ -1,0 +1,389 @@
+"""The server's parts on their own: batches, places, settings, bodies, files, guard. No model, no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
+pytest.importorskip("python_multipart")
+pytest.importorskip("prometheus_client")
+
+from sightline.errors import ConfigError
+from sightline.serve.app import create_app
+from sightline.serve.batching import Batcher
+from sightline.serve.places import Places
+from sightline.serve.refusals import Refusal
+from sightline.serve.settings import Settings, make_settings
+from sightline.serve.static import fallback, static_files
+from sightline.types import Caption, Word
+
+PATIENCE = 60
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Doubles numbers, notes which came together, and can be held up."""
+
+    def __init__(self, open_: bool = True) -> None:
+        self.batches: list[list[int]] = []
+        self.gate, self.entered = threading.Event(), threading.Event()
+        if open_:
+            self.gate.set()
+
+    def __call__(self, question: str, items: Iterable[int]) -> list[int]:
+        self.batches.append(list(items))
+        self.entered.set()
+        assert self.gate.wait(PATIENCE)
+        if 13 in self.batches[-1]:
+            raise ValueError("unlucky")
+        return [2 * item for item in self.batches[-1]]
+
+
+def submit(batcher: Batcher, items: Iterable[int], question: str = "q") -> list[Any]:
+    items = list(items)
+    batcher.expect(len(items))
+    return [batcher.submit(item, question) for item in items]
+
+
+def test_what_waits_is_computed_together_up_to_the_limit():
+    run = Recorder(open_=False)
+    batcher = Batcher(run, most=4, wait=0)
+    batcher.start()
+    first = submit(batcher, [0])
+    assert run.entered.wait(PATIENCE)
+    others = submit(batcher, range(1, 7))
+    run.gate.set()
+    assert [answer.result(PATIENCE) for answer in first + others] == [0, 2, 4, 6, 8, 10, 12]
+    assert run.batches == [[0], [1, 2, 3, 4], [5, 6]]
+    batcher.stop()
+
+
+def test_only_equal_questions_go_together_and_nobody_is_overtaken_for_ever():
+    run = Recorder(open_=False)
+    batcher = Batcher(run, most=4, wait=0)
+    batcher.start()
+    answers = submit(batcher, [0])
+    assert run.entered.wait(PATIENCE)
+    for number in range(1, 5):
+        answers += submit(batcher, [number], "odd" if number % 2 else "even")
+    run.gate.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [0, 2, 4, 6, 8]
+    assert run.batches == [[0], [1, 3], [2, 4]]
+    batcher.stop()
+
+
+def test_a_batch_stays_open_for_those_on_their_way_and_not_longer():
+    run = Recorder()
+    batcher = Batcher(run, most=8, wait=PATIENCE)
+    batcher.start()
+    batcher.expect(3)
+    answers = [batcher.submit(1, "q"), batcher.submit(2, "q")]
+    assert not run.entered.wait(0.05)
+    batcher.expect(-1)  # the third will not come
+    assert [answer.result(PATIENCE) for answer in answers] == [2, 4]
+    assert run.batches == [[1, 2]]
+    batcher.stop()
+
+
+def test_who_leaves_while_a_batch_is_open_leaves_the_thread_alive():
+    run = Recorder()
+    batcher = Batcher(run, most=8, wait=PATIENCE)
+    batcher.start()
+    batcher.expect(2)
+    leaving = batcher.submit(1, "q")
+    assert not run.entered.wait(0.05)
+    assert leaving.cancel()
+    batcher.expect(-1)
+    assert submit(batcher, [2])[0].result(PATIENCE) == 4
+    assert run.batches == [[2]]
+    batcher.stop()
+
+
+def test_a_lone_caller_does_not_wait():
+    batcher = Batcher(Recorder(), most=8, wait=10 * PATIENCE)
+    batcher.start()
+    assert submit(batcher, [7])[0].result(PATIENCE) == 14
+    batcher.stop()
+
+
+def test_a_bad_item_spoils_none_of_its_neighbours():
+    run = Recorder(open_=False)
+    batcher = Batcher(run, most=4, wait=0)
+    batcher.start()
+    first = submit(batcher, [0])[0]
+    assert run.entered.wait(PATIENCE)
+    good, bad, also_good = submit(batcher, [1, 13, 2])
+    run.gate.set()
+    assert (first.result(PATIENCE), good.result(PATIENCE), also_good.result(PATIENCE)) == (0, 2, 4)
+    with pytest.raises(ValueError, match="unlucky"):
+        bad.result(PATIENCE)
+    batcher.stop()
+
+
+def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
+    run = Recorder(open_=False)
+    batcher = Batcher(run, most=4, wait=0)
+    batcher.start()
+    first = submit(batcher, [0])[0]
+    assert run.entered.wait(PATIENCE)
+    gone, kept = submit(batcher, [1, 2])
+    assert gone.cancel()
+    assert not first.cancel(), "it is being computed"
+    stopping = threading.Thread(target=batcher.stop)
+    stopping.start()
+    run.gate.set()
+    stopping.join(PATIENCE)
+    assert not batcher.alive
+    assert (first.result(0), kept.result(0)) == (0, 4)
+    assert run.batches == [[0], [2]]
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_places_are_given_back_however_a_request_ends():
+    batcher = Batcher(Recorder(), most=4, wait=0)
+    places = Places(3, batcher)
+    with places.take() as place:
+        place.widen(3)
+        assert places.taken == 3
+        with pytest.raises(Refusal) as refused, places.take():
+            pass
+        assert refused.value.status == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+    with pytest.raises(KeyError), places.take():
+        raise KeyError
+    with pytest.raises(Refusal), places.take() as place:
+        place.widen(4)
+    assert (places.taken, batcher._coming) == (0, 0)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"port": 70000}, "--port is 70000"),
+        ({"max_bytes": 0}, "--max-bytes is 0"),
+        ({"wait_ms": -1}, "--wait-ms is -1"),
+        ({"timeout": 0}, "--timeout is 0"),
+        ({"queue": 2, "max_photos": 3}, "queue is 2, but a request may bring max_photos 3"),
+        ({"cors_origins": ("example.org",)}, "--cors-origin"),
+        ({"cors_origins": ("https://example.org/path",)}, "without a path"),
+        ({"token": ""}, "the token must be"),
+        ({"token": "two words"}, "the token must be"),
+    ],
+)
+def test_settings_out_of_bounds_are_named_by_their_flag(values: dict[str, Any], words: str):
+    with pytest.raises(ConfigError) as error:
+        make_settings(**values)
+    assert words in str(error.value)
+    assert "two words" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_only_loopback_is_local(host: str, local: bool):
+    assert make_settings(host=host).is_local == local
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_plain_page_needs_nothing_from_elsewhere_and_allows_only_its_own_script():
+    page = fallback()
+    html = page.body.decode()
+    assert not re.search(r"""(src|href|url\()\s*=?\s*["']?(https?:)?//""", html)
+    assert page.policy is not None and "unsafe" not in page.policy
+    for kind in ("script", "style"):
+        (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page.policy
+    assert not re.search(r"\son\w+=|\sstyle=", html), "inline handlers and styles would be blocked"
+
+
+def test_a_built_page_takes_the_place_of_the_plain_one(tmp_path: Path):
+    built, model = tmp_path / "page", tmp_path / "model"
+    (built / "assets").mkdir(parents=True)
+    model.mkdir()
+    (built / "index.html").write_text("<!doctype html><script>start()</script>")
+    (built / "assets" / "app.mjs").write_text("export {}")
+    (built / ".hidden.js").write_text("")
+    (built / "notes.exe").write_text("")
+    (built / "link.json").symlink_to("/etc/hostname")
+    (model / "decoder.onnx").write_bytes(b"onnx")
+    files = static_files(built, model)
+    assert set(files) == {"/", "/index.html", "/assets/app.mjs", "/model/decoder.onnx"}
+    assert b"start()" in files["/"].body
+    assert "'wasm-unsafe-eval'" in (files["/"].policy or "")
+    assert files["/assets/app.mjs"].type.startswith("text/javascript")
+    with pytest.raises(ConfigError, match="not a folder"):
+        static_files(built, tmp_path / "none")
+
+
+# -- the app, without a socket ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    maps: bool
+
+
+@dataclass(frozen=True)
+class Described:
+    caption: Caption
+
+
+class StandIn:
+    """In place of a model: says how many bytes each photo has, when its gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def question(self, given: dict[str, Any], maps: bool) -> Question:
+        return Question(maps)
+
+    def prepare(self, data: bytes, maps: bool) -> int:
+        return len(data)
+
+    def describe(self, question: Question, photos: Iterable[int]) -> list[Described]:
+        assert self.gate.wait(PATIENCE)
+        return [Described(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0)) for size in photos]
+
+
+class Caller:
+    """One request as ASGI messages; the body comes in pieces, and the client may leave."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.sent: list[dict[str, Any]] = []
+
+    def start(self, body: bytes, more: bool = False, **headers: str) -> asyncio.Task[None]:
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/v1/caption",
+            "raw_path": b"/v1/caption", "root_path": "", "scheme": "http", "query_string": b"", "client": ("x", 1),
+            "server": ("x", 2),
+            "headers": [
+                (name.lower().replace("_", "-").encode(), value.encode())
+                for name, value in ({"host": "localhost:1", "content-type": "application/json"} | headers).items()
+            ],
+        }  # fmt: skip
+        self.incoming.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+        async def send(message: dict[str, Any]) -> None:
+            self.sent.append(message)
+
+        return asyncio.create_task(self.app(scope, self.incoming.get, send))
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[tuple[Any, StandIn]]:
+    model = StandIn()
+    app = create_app(model, Settings(**settings), "stand-in")  # type: ignore[arg-type]
+    async with app.router.lifespan_context(app):
+        try:
+            yield app, model
+        finally:
+            model.gate.set()
+
+
+BODY = json.dumps({"photos": [base64.b64encode(b"photo").decode()]}).encode()
+
+
+def test_too_slow_an_upload_gets_408_and_too_slow_an_answer_503_with_retry_after():
+    async def scenario() -> None:
+        async with running(timeout=0.1) as (app, _):
+            slow = Caller(app)
+            await slow.start(BODY[:10], more=True)
+            assert slow.status == 408
+            waiting = Caller(app)
+            await waiting.start(BODY)
+            assert waiting.status == 503
+            assert dict(waiting.sent[0]["headers"])[b"retry-after"] == b"1"
+            assert app.state.service.places.taken == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_frees_its_place_at_once_uploading_or_waiting():
+    async def scenario() -> None:
+        async with running(queue=1, max_photos=1, timeout=PATIENCE) as (app, model):
+            places = app.state.service.places
+            for body, more in ((BODY[:10], True), (BODY, False)):
+                leaver = Caller(app)
+                task = leaver.start(body, more)
+                while not places.taken:
+                    await asyncio.sleep(0)
+                refused = Caller(app)
+                await refused.start(BODY)
+                assert refused.status == 429
+                leaver.incoming.put_nowait({"type": "http.disconnect"})
+                await asyncio.wait_for(task, PATIENCE)
+                assert places.taken == 0
+            assert app.state.service.metrics.hung_up._value.get() == 2
+            next_one = Caller(app)
+            model.gate.set()
+            await next_one.start(BODY)
+            assert next_one.status == 200
+            assert b'"5 bytes"' in next_one.sent[1]["body"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "status"),
+    [
+        ({}, {"host": "evil.example"}, 421),
+        ({}, {"host": "evil.example:8000"}, 421),
+        ({}, {"host": "127.0.0.1:8000"}, 200),
+        ({}, {"host": "[::1]:8000"}, 200),
+        ({}, {"host": "[::1]"}, 200),
+        ({"allowed_hosts": ("photos.example",)}, {"host": "photos.example"}, 200),
+        ({"host": "0.0.0.0"}, {"host": "anything.example"}, 200),
+        ({}, {"origin": "http://evil.example"}, 403),
+        ({}, {"origin": "null"}, 403),
+        ({}, {"origin": "http://localhost:1"}, 200),
+        ({"cors_origins": ("https://a.example",)}, {"origin": "https://a.example"}, 200),
+        ({"cors_origins": ("https://a.example",)}, {"origin": "https://b.example"}, 403),
+        ({"cors_origins": ("*",)}, {"origin": "https://b.example"}, 200),
+        ({"token": "secret"}, {}, 401),
+        ({"token": "secret"}, {"authorization": "Bearer secret"}, 200),
+        ({"token": "secret"}, {"authorization": "bearer secret"}, 200),
+        ({"token": "secret"}, {"authorization": "Basic secret"}, 401),
+        ({"token": "secret"}, {"authorization": "Bearer secret2"}, 401),
+        ({"token": "secret"}, {"authorization": "Bearer "}, 401),
+        ({"token": "secret"}, {"authorization": "Bearer s\xe9cret"}, 401),
+        ({"token": "secret"}, {"authorization": "Bearer secret", "host": "evil.example"}, 200),
+    ],
+)
+def test_who_may_ask(settings: dict[str, Any], headers: dict[str, str], status: int):
+    async def scenario() -> None:
+        async with running(**settings) as (app, model):
+            model.gate.set()
+            caller = Caller(app)
+            await caller.start(BODY, **headers)
+            assert caller.status == status
+            assert b"x-content-type-options" in dict(caller.sent[0]["headers"])
+
+    asyncio.run(scenario())

@@ -1,0 +1,511 @@
+"""``sightline serve`` as clients meet it: the real command, a real socket, a tiny model."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from serving import BOUNDARY, PATIENCE, Reply, RunningServer, form, serving, wait_until
+
+import sightline
+
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
+pytest.importorskip("python_multipart")
+pytest.importorskip("prometheus_client")
+
+MAX_BYTES = 4_000_000
+LIMITS = ("--max-bytes", MAX_BYTES, "--max-pixels", 2_000_000, "--max-photos", 4, "--timeout", PATIENCE)
+ORIGIN = "https://photos.example"
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server whose temporary folder does not exist: an upload that went to disk would fail."""
+    folder = tmp_path_factory.mktemp("page-model")
+    (folder / "vocabulary.json").write_text('["a"]')
+    (folder / "secret.pem").write_text("not of a kind that is served")
+    with serving("--model", tiny_model, *LIMITS, "--page-model", folder, TMPDIR=str(folder / "none")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def held_up(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with a token, one friendly origin, a short queue, and a gate before its model."""
+    gate = tmp_path_factory.mktemp("gate") / "open"
+    gate.touch()
+    options = ("--queue", 4, "--max-photos", 2, "--timeout", PATIENCE, "--cors-origin", ORIGIN)
+    with serving("--model", tiny_model, *options, gate=gate, SIGHTLINE_TOKEN="open-sesame") as running:
+        running.headers["Authorization"] = "Bearer open-sesame"
+        yield running
+        gate.touch()
+
+
+@pytest.fixture(scope="module")
+def photos(tiny_flickr8k_kept: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())]
+
+
+@pytest.fixture(scope="module")
+def captioner(tiny_model: Path) -> sightline.Captioner:
+    return sightline.load(tiny_model)
+
+
+def encoded(photo: bytes) -> str:
+    return base64.b64encode(photo).decode()
+
+
+def png(width: int, height: int) -> bytes:
+    """A header that promises many pixels, and a few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+    head = width.to_bytes(4) + height.to_bytes(4) + bytes([8, 2, 0, 0, 0])
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+# -- captions ---------------------------------------------------------------------------------------------------------
+
+
+def test_captions_are_those_of_the_python_api_one_at_a_time_and_together(
+    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes]
+):
+    expected = [captioner.caption(photo).as_dict() | {"source": "0.jpg"} for photo in photos]
+    assert len({caption["caption"] for caption in expected}) > 1
+    alone = [server.post("/v1/caption", photo).json for photo in photos]
+    assert alone == [{"captions": [caption]} for caption in expected]
+    with ThreadPoolExecutor(12) as callers:
+        together = list(callers.map(lambda photo: server.post("/v1/caption", photo).json, photos * 2))
+    assert [answer["captions"][0]["caption"] for answer in together] == [caption["caption"] for caption in expected] * 2
+
+
+def test_several_photos_keep_their_order_in_a_form_and_in_json(
+    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes]
+):
+    expected = [caption.text for caption in captioner.caption(photos[:4])]
+    as_form = server.post("/v1/caption", photos[:4])
+    as_json = server.post_json("/v1/caption", {"photos": [encoded(photo) for photo in photos[:4]]})
+    as_address = server.post_json("/v1/caption", {"photos": [f"data:image/jpeg;base64,{encoded(photos[0])}"]})
+    for reply in (as_form, as_json):
+        assert [caption["caption"] for caption in reply.json["captions"]] == expected
+    assert [caption["source"] for caption in as_form.json["captions"]] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
+    assert as_address.json["captions"][0]["caption"] == expected[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam": 1},
+        {"beam": 4, "candidates": 3, "length_penalty": 1.5},
+        {"max_length": 5, "min_length": 2},
+        {"sample": True, "seed": 5, "temperature": 1.5, "top_k": 10, "candidates": 2},
+    ],
+)
+def test_options_mean_what_they_mean_in_python(
+    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes], options: dict[str, Any]
+):
+    expected = captioner.caption(photos[0], **options).as_dict()
+    as_json = server.post_json("/v1/caption", {"photos": [encoded(photos[0])], **options})
+    assert as_json.json["captions"] == [expected]
+    fields = {name: str(value).lower() for name, value in options.items()}
+    assert server.post("/v1/caption", photos[0], fields).json["captions"] == [expected | {"source": "0.jpg"}]
+
+
+def test_candidates_widen_the_beam_as_on_the_command_line(server: RunningServer, photos: list[bytes]):
+    (caption,) = server.post("/v1/caption", photos[0], {"candidates": 4}).json["captions"]
+    assert len(caption["others"]) == 3
+
+
+@pytest.mark.parametrize("occlusion", [False, True])
+def test_explanations_are_those_of_the_python_api(
+    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes], occlusion: bool
+):
+    from sightline.explain import explain
+
+    expected = explain(captioner, photos[1], occlusion)
+    (told,) = server.post("/v1/explain", photos[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
+    assert told["method"] == expected.method
+    assert told["sentence"] == expected.caption.sentence()
+    assert told["seen"] == [0, 0, 1, 1] or told["seen"][0] > 0
+    assert len(told["others"]) == len(expected.caption.others)
+    assert len(told["words"]) == len(expected.caption.words)
+    for word, own in zip(told["words"], expected.caption.words):
+        assert (word["text"], word["probability"]) == (own.text, round(own.probability, 4))
+        assert [text["text"] for text in word["alternatives"]] == [text for text, _ in own.alternatives]
+        for row, own_row in zip(word["attention"], own.attention):
+            assert row == pytest.approx(own_row, abs=1e-3)
+        assert max(itertools.chain(*word["light"])) <= 2.5
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beam": 0}, "beam"),
+        ({"beam": 11}, "beam"),
+        ({"beam": "wide"}, "beam"),
+        ({"bem": 3}, "did you mean 'beam'?"),
+        ({"candidates": 5, "beam": 2}, "widen the beam"),
+        ({"temperature": 2}, "sample=True"),
+        ({"max_length": 900}, "max_length is 900"),
+        ({"top_p": 0}, "top_p"),
+        ({"length_penalty": "nan"}, "length_penalty"),
+        ({"seed": -1}, "seed"),
+        ({"occlusion": True}, "occlusion"),
+        ({"want_attention": True}, "want_attention"),
+    ],
+)
+def test_options_out_of_bounds_get_one_line(
+    server: RunningServer, photos: list[bytes], options: dict[str, Any], words: str
+):
+    for reply in (
+        server.post("/v1/caption", photos[0], options),
+        server.post_json("/v1/caption", {"photos": [encoded(photos[0])], **options}),
+    ):
+        assert reply.status == 422
+        assert words in reply.error
+
+
+def jpeg(size: tuple[int, int] = (64, 64)) -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise(size, 80).convert("RGB").save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+BAD_PHOTOS = {
+    "not an image": (b"%PDF-1.7 and so on", 422, "not an image"),
+    "empty": (b"", 422, "empty"),
+    "text": ("ünïcödé".encode() * 100, 422, "not an image"),
+    "bomb": (png(50_000, 50_000), 422, "pixels"),
+    "just too large": (png(2001, 1000), 422, "more than 2,000,000 pixels"),
+    "cut off": (jpeg((400, 400))[:5000], 422, "cut off"),
+    "only a signature": (b"\xff\xd8\xff\xe0", 422, "damaged"),
+    "too many bytes": (bytes(MAX_BYTES + 1), 413, "larger than 4,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PHOTOS)
+def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, photos: list[bytes], name: str):
+    data, status, words = BAD_PHOTOS[name]
+    as_form = server.post("/v1/caption", data)
+    assert (as_form.status, words in as_form.error) == (status, True), as_form
+    as_json = server.post_json("/v1/explain", {"photos": [encoded(photos[0]), encoded(data)]})
+    assert (as_json.status, words in as_json.error) == (status, True), as_json
+    if status == 422:
+        assert as_json.error.startswith("photo 2: ")
+    assert server.post("/v1/caption", photos[0]).status == 200
+
+
+MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
+BAD_BODIES: dict[str, tuple[str, str, bytes, int, str]] = {
+    "no type": ("POST", "", b"x", 415, "missing"),
+    "image type": ("POST", "image/jpeg", b"x", 415, "image/jpeg"),
+    "no boundary": ("POST", "multipart/form-data", b"x", 400, "form"),
+    "not a form": ("POST", MULTIPART, b"hello", 400, "form"),
+    "empty form": ("POST", MULTIPART, b"", 400, "cut off"),
+    "cut off form": ("POST", MULTIPART, form([b"x" * 5000], {})[:3000], 400, "cut off"),
+    "no photo": ("POST", MULTIPART, form([], {"beam": 2}), 422, "photos is missing"),
+    "wrong field": ("POST", MULTIPART, form([b"x"], {}, name="image"), 422, "call it photos"),
+    "photo as text": ("POST", MULTIPART, form([], {"photos": "dog.jpg"}), 422, "as a file"),
+    "long field": ("POST", MULTIPART, form([b"x"], {"beam": "3" * 5000}), 422, "too long"),
+    "twice": ("POST", MULTIPART, form([b"x"], {"beam": 2})[: -len(BOUNDARY) - 6] + form([], {"beam": 3}), 422, "twice"),
+    "many photos": ("POST", MULTIPART, form([b"x"] * 5, {}), 422, "more than 4 photos"),
+    "not JSON": ("POST", "application/json", b"{photos", 400, "not JSON"),
+    "not UTF-8": ("POST", "application/json", b'{"photos": ["\xff"]}', 400, "not JSON"),
+    "deep JSON": ("POST", "application/json", b"[" * 100_000, 400, "not JSON"),
+    "JSON list": ("POST", "application/json", b"[]", 422, "body"),
+    "null": ("POST", "application/json", b'{"photos": null}', 422, "photos"),
+    "none": ("POST", "application/json", b'{"photos": []}', 422, "photos"),
+    "numbers": ("POST", "application/json", b'{"photos": [1]}', 422, "photos"),
+    "string number": ("POST", "application/json", b'{"photos": ["AAAA"], "beam": "3"}', 422, "beam"),
+    "not base64": ("POST", "application/json", b'{"photos": ["?"]}', 422, "not base64"),
+    "not ASCII": ("POST", "application/json", '{"photos": ["ü"]}'.encode(), 422, "not base64"),
+    "address": ("POST", "application/json", b'{"photos": ["data:text/plain,hi"]}', 422, ";base64"),
+    "five": ("POST", "application/json", json.dumps({"photos": ["AAAA"] * 5}).encode(), 422, "more than 4 photos"),
+    "not a post": ("GET", "", b"", 405, "method"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_a_bad_request_gets_a_line_and_the_server_goes_on(server: RunningServer, name: str):
+    method, kind, body, status, words = BAD_BODIES[name]
+    for path in ("/v1/caption", "/v1/explain"):
+        reply = server.ask(method, path, body, **({"Content_Type": kind} if kind else {}))
+        assert (reply.status, words in reply.error) == (status, True), reply
+    assert server.get("/healthz").json["status"] == "ok"
+
+
+def test_options_in_the_address_are_not_ignored_in_silence(server: RunningServer, photos: list[bytes]):
+    assert "body" in server.post("/v1/caption?beam=1", photos[0]).error
+
+
+def raw(server: RunningServer, data: bytes, wait: bool = True) -> bytes:
+    """Bytes as they are, and whatever comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(data)
+        received = b""
+        while wait and (piece := connection.recv(65536)):
+            received += piece
+        return received
+
+
+def test_a_hundred_megabytes_are_refused_before_they_are_sent(server: RunningServer):
+    head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\nContent-Length: 104857600\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+        assert b" 413 " in connection.recv(65536).splitlines()[0]
+    memory = server.metric("process_resident_memory_bytes")
+
+    def endless() -> Iterator[bytes]:
+        yield form([], {})[:10]
+        yield from itertools.repeat(bytes(65536), 1600)
+
+    reply = server.ask("POST", "/v1/caption", endless(), Content_Type=MULTIPART)  # chunked: no length is announced
+    assert reply.status in (400, 413)
+    body = form([b"x"], {})[:-10]
+    announced = itertools.chain([body], itertools.repeat(bytes(65536), 1600))
+    reply = server.ask("POST", "/v1/caption", announced, Content_Type=MULTIPART)
+    assert reply.status == 413
+    assert "4,000,000 bytes" in reply.error
+    assert server.metric("process_resident_memory_bytes") - memory < 60e6
+
+
+def test_what_is_not_http_gets_a_line(server: RunningServer):
+    for nonsense in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A" * 20000,
+    ):
+        answer = raw(server, nonsense + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b'{"error":' in answer
+        assert b"x-content-type-options" in answer.lower()
+    assert server.get("/healthz").status == 200
+
+
+def test_uploads_that_break_off_leave_nothing_behind(server: RunningServer, photos: list[bytes]):
+    body = form([photos[0]], {})
+    head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    for cut in (0, 10, len(body) // 2, len(body) - 1):
+        raw(server, head.encode() + body[:cut], wait=False)
+    server.wait_for("sightline_places_taken", 0)
+    assert server.post("/v1/caption", photos[0]).status == 200
+
+
+def test_large_uploads_stay_in_memory(server: RunningServer, photos: list[bytes]):
+    padded = photos[0] + bytes(3_000_000)  # more than would be kept in memory by default; the server has no TMPDIR
+    assert server.post("/v1/caption", padded).json["captions"][0]["caption"]
+
+
+# -- other sites, other files, other machines -------------------------------------------------------------------------
+
+HEADERS = ("content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/healthz", "/metrics", "/openapi.json", "/none", "/v1/caption"])
+def test_every_answer_has_the_security_headers_and_none_lets_other_sites_in(server: RunningServer, path: str):
+    for reply in (server.get(path), server.ask("OPTIONS", path, Origin="http://evil.example")):
+        assert all(name in reply.headers for name in HEADERS)
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
+        assert not any(name.startswith("access-control") for name in reply.headers)
+        assert "server" not in reply.headers
+
+
+def test_other_sites_and_other_names_are_refused(server: RunningServer, photos: list[bytes]):
+    assert server.post("/v1/caption", photos[0], Origin="http://evil.example").status == 403
+    assert server.post("/v1/caption", photos[0], Host="evil.example").status == 421
+    assert server.post("/v1/caption", photos[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
+
+
+def test_a_friendly_origin_is_let_in_and_no_other(held_up: RunningServer, photos: list[bytes]):
+    friend = held_up.post("/v1/caption", photos[0], Origin=ORIGIN)
+    assert (friend.status, friend.headers["access-control-allow-origin"]) == (200, ORIGIN)
+    asked = held_up.ask(
+        "OPTIONS", "/v1/caption", Origin=ORIGIN, Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="authorization",
+    )  # fmt: skip
+    assert (asked.status, asked.headers["access-control-allow-origin"]) == (200, ORIGIN)
+    assert "content-security-policy" in asked.headers
+    stranger = held_up.post("/v1/caption", photos[0], Origin="http://evil.example")
+    assert stranger.status == 403
+    assert "access-control-allow-origin" not in stranger.headers
+
+
+def test_files_come_from_a_fixed_map(server: RunningServer):
+    file = server.get("/model/vocabulary.json")
+    assert (file.status, file.json) == (200, ["a"])
+    assert server.get("/model/vocabulary.json", If_None_Match=file.headers["etag"]).status == 304
+    assert server.ask("HEAD", "/model/vocabulary.json").body == b""
+    for path in (
+        "/model/secret.pem", "/model/", "/model/../app.py", "/model/%2e%2e/app.py", "/../../../etc/passwd",
+        "/model/..%2f..%2fapp.py", "//etc/passwd", "/model/vocabulary.json/", "/model/vocabulary.json%00",
+    ):  # fmt: skip
+        reply = server.get(path)
+        assert (reply.status, "nothing here" in reply.error) == (404, True), path
+
+
+def test_the_page_and_the_documents_are_there(server: RunningServer):
+    page, docs = server.get("/"), server.get("/docs")
+    assert b"What does your photo show?" in page.body
+    assert b"/v1/explain" in docs.body
+    assert b"<script" not in docs.body
+    document = server.get("/openapi.json").json
+    assert set(document["paths"]) == {"/v1/caption", "/v1/explain", "/healthz", "/metrics"}
+    caption = document["paths"]["/v1/caption"]["post"]
+    assert set(caption["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
+    assert {"200", "400", "408", "413", "415", "422", "429", "503"} <= set(caption["responses"])
+
+
+# -- the house is full ------------------------------------------------------------------------------------------------
+
+
+def test_the_token_guards_what_computes_and_what_tells(held_up: RunningServer, photos: list[bytes]):
+    for header in ("", "Bearer open-sesam", "Bearer open-sesame2", "Basic open-sesame"):
+        for reply in (
+            held_up.post("/v1/caption", photos[0], Authorization=header),
+            held_up.post("/v1/explain", photos[0], Authorization=header),
+            held_up.get("/metrics", Authorization=header),
+        ):
+            assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+            assert "sesame" not in reply.error
+    for path in ("/", "/healthz", "/docs"):
+        assert held_up.get(path, Authorization="").status == 200
+    assert held_up.post("/v1/caption", photos[0]).status == 200
+    assert held_up.get("/healthz").json["token_required"] is True
+
+
+def start(calls: list[Any]) -> tuple[list[threading.Thread], list[Reply]]:
+    replies: list[Reply] = []
+    threads = [threading.Thread(target=lambda call=call: replies.append(call())) for call in calls]
+    for thread in threads:
+        thread.start()
+    return threads, replies
+
+
+def test_a_full_queue_a_client_that_leaves_and_batches(held_up: RunningServer, photos: list[bytes]):
+    assert held_up.gate
+    batches, described = held_up.metric("sightline_batch_photos_count"), held_up.metric("sightline_photos_total")
+    left = held_up.metric("sightline_hung_up_total")
+    held_up.gate.unlink()
+    first, first_reply = start([lambda: held_up.post("/v1/caption", photos[0])])
+    held_up.wait_for("sightline_places_taken", 1)
+    others, replies = start([lambda: held_up.post("/v1/caption", photos[1:3])])
+    held_up.wait_for("sightline_places_taken", 3)
+
+    leaver = held_up.connect()
+    leaver.request("POST", "/v1/caption", form([photos[3]], {}), held_up.headers | {"Content-Type": MULTIPART})
+    held_up.wait_for("sightline_places_taken", 4)
+    full = held_up.post("/v1/caption", photos[0])
+    assert full.status == 429
+    assert int(full.headers["retry-after"]) >= 1
+    assert "4 photos are waiting" in full.error
+    assert held_up.get("/healthz").status == 200, "the event loop is free while the model computes"
+
+    leaver.close()
+    held_up.wait_for("sightline_places_taken", 3)
+    assert held_up.metric("sightline_hung_up_total") == left + 1
+    late, late_reply = start([lambda: held_up.post("/v1/caption", photos[4])])
+    held_up.wait_for("sightline_places_taken", 4)
+    held_up.gate.touch()
+    for thread in first + others + late:
+        thread.join(PATIENCE)
+    assert [reply.status for reply in first_reply + replies + late_reply] == [200, 200, 200]
+    held_up.wait_for("sightline_places_taken", 0)
+    held_up.wait_for("sightline_photos_total", described + 4)  # the one who left cost nothing
+    assert held_up.metric("sightline_batch_photos_count") - batches == 2, "one alone, then three together"
+
+
+def test_a_request_whose_head_never_ends_is_cut_off(held_up: RunningServer):
+    answer = raw(held_up, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    assert answer == b""
+
+
+def test_metrics_are_text_for_prometheus(server: RunningServer, photos: list[bytes]):
+    before = server.metric("sightline_photos_total")
+    server.post("/v1/caption", photos[:2])
+    reply = server.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert server.metric("sightline_photos_total") == before + 2
+    assert b'sightline_requests_total{path="/v1/caption",status="200"}' in reply.body
+    server.get("/some/random/path")
+    assert b"random" not in server.get("/metrics").body, "unknown paths must not grow the list of labels"
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_told_to_stop_answers_what_it_has(tiny_model: Path, tmp_path: Path, photos: list[bytes]):
+    gate = tmp_path / "open"
+    gate.touch()
+    token = tmp_path / "token"
+    token.write_text("from-a-file\n")
+    with serving("--model", tiny_model, "--timeout", PATIENCE, "--token-file", token, gate=gate) as server:
+        server.headers["Authorization"] = "Bearer from-a-file"
+        gate.unlink()
+        waiting, replies = start([lambda photo=photo: server.post("/v1/caption", photo) for photo in photos[:5]])
+        body = form([photos[5]], {})
+        uploading = server.connect()
+        uploading.putrequest("POST", "/v1/caption")
+        for name, value in (server.headers | {"Content-Type": MULTIPART, "Content-Length": str(len(body))}).items():
+            uploading.putheader(name, value)
+        uploading.endheaders(body[:100])
+        server.wait_for("sightline_places_taken", 6)
+
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not can_connect(server.port), "the door to close")
+        uploading.send(body[100:])
+        gate.touch()
+        assert uploading.getresponse().status == 200
+        for thread in waiting:
+            thread.join(PATIENCE)
+        assert [reply.status for reply in replies] == [200] * 5
+        assert server.process.wait(PATIENCE) == 0
+        wait_until(lambda: "stopped" in server.lines[-1], "the last line")
+
+
+def can_connect(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+# -- everything at once -----------------------------------------------------------------------------------------------
+
+
+def test_schemathesis_finds_nothing(server: RunningServer, tmp_path: Path):
+    """Requests made up from our own OpenAPI document; random bytes are no photo, so that 422 is a good answer."""
+    pytest.importorskip("schemathesis", reason="schemathesis is not installed: pip install schemathesis")
+    captioned = server.metric("sightline_photos_total")
+    command = [
+        sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{server.port}/openapi.json",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1", "--checks", "all",
+        "--exclude-checks", "positive_data_acceptance", "--continue-on-failure", "--no-shrink", "--no-color",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=5 * PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"(\d{3,}) generated, \1 passed", done.stdout), done.stdout
+    assert server.metric("sightline_photos_total") > captioned, "the example in the document is a photo"
+    assert server.metric("sightline_places_taken") == 0
+    assert server.lines[1:] == [], "nothing was logged"
