@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import complain, failure_line
 from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, given
 from sightline.errors import ConfigError
@@ -23,7 +24,7 @@ from sightline.types import Caption, Failure
 if TYPE_CHECKING:
     from sightline.captioner import Captioner
 
-FORMATS = ("text", "json", "jsonl", "csv")
+FORMATS = ("text", "json", "jsonl", "csv", "parquet")
 STDIN = "-"
 MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
 
@@ -31,7 +32,10 @@ MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too larg
 def caption(
     inputs: Annotated[
         list[str],
-        typer.Argument(help="Photos, folders, patterns (quoted), file:// addresses; - is one photo on standard input."),
+        typer.Argument(
+            help="Photos, folders, patterns (quoted), file:// addresses; with -o also lists and tar shards. "
+            "- is one photo on standard input."
+        ),
     ],
     model: Annotated[
         list[str] | None,
@@ -47,7 +51,12 @@ def caption(
     as_csv: Annotated[bool, typer.Option("--csv", help="Columns source, caption, confidence, finished.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here; .json, .jsonl and .csv choose the format.")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write here; .json, .jsonl, .csv and .parquet choose the format, FOLDER/ gets a file per part.",
+        ),
     ] = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -65,14 +74,34 @@ def caption(
         int | None, typer.Option("--seed", help="Sampling: the same number draws the same captions.")
     ] = None,
     batch_size: BatchSize = 16,
+    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Bulk: processes that decode photos.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Bulk: cpu, cuda, cuda:1, mps.")] = None,
+    part_size: Annotated[
+        int | None, typer.Option("--part-size", min=1, help="Bulk: photos kept together; 1000 if not given.")
+    ] = None,
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Bulk: also dog.txt by each dog.jpg.")] = False,
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Bulk: also as the photos' XMP and IPTC description, with exiftool.")
+    ] = False,
+    tar: Annotated[bool, typer.Option("--tar", help="Bulk: write WebDataset shards to the folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Bulk: begin again, whatever an earlier run left.")
+    ] = False,
 ) -> None:
-    """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned."""
+    """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned.
+
+    Bulk jobs (-o with more than 1,000 photos, Parquet, shards, lists or a folder) go on where they were when stopped.
+    """
     form = _form({"text": text, "json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
     options = given(
         beam=beam, length_penalty=length_penalty, max_length=max_length, min_length=min_length,
         no_repeat_ngram=no_repeat_ngram, candidates=candidates, sample=sample or None, temperature=temperature,
         top_k=top_k, top_p=top_p, seed=seed,
     )  # fmt: skip
+    wish = Wish(workers, device, part_size, sidecar, embed, tar, overwrite)
+    if is_bulk(inputs, output, form, wish):
+        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish)
+        return
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
     failed = len(images) < len(found)
@@ -86,7 +115,7 @@ def caption(
         if candidates and beam is None and not sample:
             options["beam"] = max(captioner.options.beam, candidates)
         alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
-        with _open(output) as file:
+        with _open(Path(output) if output else None) as file:
             results = _tell_failures(_captions(captioner, images, batch_size, options, bar=file is not sys.stdout))
             for is_failure in _write(file, form, results, raw, alone):
                 failed |= is_failure
@@ -94,11 +123,11 @@ def caption(
         raise typer.Exit(1)
 
 
-def _form(chosen: dict[str, bool], output: Path | None) -> str:
+def _form(chosen: dict[str, bool], output: str | None) -> str:
     names = [name for name, wanted in chosen.items() if wanted]
     if len(names) > 1:
         raise ConfigError(f"--{names[0]} and --{names[1]} exclude each other: choose one")
-    suffix = output.suffix.lower().removeprefix(".") if output else ""
+    suffix = Path(output or "").suffix.lower().removeprefix(".")
     return names[0] if names else suffix if suffix in FORMATS else "text"
 
 

@@ -1,0 +1,381 @@
+"""Bulk captioning as a user meets it: what is written where, and the same captions however it is run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from sightline.bulk import extras
+from sightline.bulk.engine import Engine, to_pixels
+from sightline.bulk.inputs import Part, find, list_inputs, read_parts, roots
+from sightline.bulk.job import Output
+from sightline.bulk.run import Settings, Summary, caption_all
+from sightline.captioner import Captioner, load
+from sightline.cli.bulk import MANY, Wish, is_bulk
+from sightline.errors import ConfigError, DataError
+from sightline.images import open_image
+from sightline.progress import Pace
+from sightline.types import Failure
+
+BROKEN = "words.jpg"
+
+
+@pytest.fixture
+def photos(tiny_flickr8k_kept: Path, tmp_path: Path) -> Path:
+    """Twelve photos in two folders, and one file that is none."""
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for number, photo in enumerate(sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())):
+        shutil.copy(photo, folder / ("more" if number % 3 == 0 else ".") / photo.name)
+    (folder / BROKEN).write_text("these are words, not a picture")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def captioner(tiny_model: Path) -> Captioner:
+    return load(tiny_model)
+
+
+def names(folder: Path) -> list[str]:
+    return [name for name in find([str(folder)]) if isinstance(name, str)]
+
+
+def bulk(photos: Path | list[str], output: Path, model: Path, form: str = "jsonl", folder: bool = False, **settings):
+    inputs = [str(photos)] if isinstance(photos, Path) else photos
+    options = settings.pop("options", {})
+    chosen = Settings(**{"workers": 0, "part_size": 5, "batch_size": 4, **settings})
+    return caption_all(inputs, Output(output, form, folder), [str(model)], chosen, options)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# -- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_every_photo_once_in_order_and_the_broken_one_among_the_errors(
+    photos: Path, tiny_model: Path, captioner: Captioner, tmp_path: Path
+):
+    summary = bulk(photos, tmp_path / "captions.jsonl", tiny_model)
+    good = [name for name in names(photos) if not name.endswith(BROKEN)]
+    rows = lines(tmp_path / "captions.jsonl")
+    assert [row["source"] for row in rows] == good
+    assert rows == [caption.as_dict() for caption in captioner.stream(good, batch_size=1, want_attention=False)]
+    (error,) = lines(tmp_path / "captions.errors.jsonl")
+    assert error == {
+        "source": str(photos / BROKEN),
+        "reason": "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF",
+    }
+    assert (summary.photos, summary.failed, summary.errors) == (13, 1, tmp_path / "captions.errors.jsonl")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["captions.errors.jsonl", "captions.jsonl", "captions.jsonl.job.json", "photos"]
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_formats_agree(photos: Path, tiny_model: Path, tmp_path: Path, form: str, folder: bool):
+    bulk(photos, tmp_path / "reference.jsonl", tiny_model)
+    output = tmp_path / ("out" if folder else f"out.{form}")
+    bulk(photos, output, tiny_model, form, folder)
+    errors = tmp_path / (f"out/_errors.{form}" if folder else f"out.errors.{form}")
+    files = sorted(output.glob("part-*")) if folder else [output]
+    assert len(files) == (3 if folder else 1)
+    expected = [
+        {name: row[name] for name in ("source", "caption", "confidence", "finished")}
+        for row in lines(tmp_path / "reference.jsonl")
+    ]
+    rows, bad = [row for file in files for row in read(file)], read(errors)
+    assert [{name: row[name] for name in expected[0]} for row in rows] == [
+        {**row, "confidence": pytest.approx(row["confidence"])} for row in expected
+    ]
+    assert [row["source"] for row in bad] == [str(photos / BROKEN)]
+
+
+def read(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(path.open()))
+        casts = {"confidence": float, "finished": lambda text: text == "true"}
+        return [{name: casts.get(name, str)(value) for name, value in row.items()} for row in rows]
+    return lines(path)
+
+
+def test_a_folder_of_parts_reads_as_one_table(photos: Path, tiny_model: Path, tmp_path: Path):
+    dataset = pytest.importorskip("pyarrow.dataset")
+    bulk(photos, tmp_path / "out", tiny_model, "parquet", folder=True)
+    table = dataset.dataset(tmp_path / "out").to_table()
+    assert (table.num_rows, table.column_names) == (12, ["source", "caption", "confidence", "finished"])
+
+
+def test_candidates_are_kept(photos: Path, tiny_model: Path, tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    bulk(photos, tmp_path / "out.parquet", tiny_model, "parquet", options={"candidates": 3})
+    bulk(photos, tmp_path / "out.jsonl", tiny_model, options={"candidates": 3})
+    rows = read(tmp_path / "out.parquet")
+    assert [row["others"] for row in rows] == [
+        [other["caption"] for other in row["others"]] for row in lines(tmp_path / "out.jsonl")
+    ]
+    assert all(len(row["others"]) == 2 for row in rows)
+
+
+def test_captions_are_the_same_at_any_batch_size_and_number_of_workers(photos: Path, tiny_model: Path, tmp_path: Path):
+    texts = set()
+    for number, (batch, workers, part) in enumerate([(1, 0, 100), (5, 0, 3), (64, 2, 4), (3, 1, 100)]):
+        output = tmp_path / f"{number}.csv"
+        bulk(photos, output, tiny_model, "csv", batch_size=batch, workers=workers, part_size=part)
+        texts.add((output.read_text(), output.with_suffix(".errors.csv").read_text()))
+    assert len(texts) == 1
+    assert len(next(iter(texts))[0].splitlines()) == 13
+
+
+def test_pixels_are_exactly_those_of_every_other_caption(photos: Path, captioner: Captioner):
+    import torch
+
+    preprocess = captioner.models[0].encoder.preprocess
+    images = [open_image(name) for name in names(photos)[:3]]
+    import numpy as np
+
+    squares = [np.asarray(preprocess.visible(image)) for image in images]
+    assert torch.equal(to_pixels(squares, preprocess), torch.stack([preprocess(image) for image in images]))
+
+
+def test_an_ensemble_in_bulk(photos: Path, tiny_model: Path, tmp_path: Path):
+    bulk(photos, tmp_path / "one.jsonl", tiny_model)
+    output = Output(tmp_path / "two.jsonl", "jsonl", False)
+    caption_all([str(photos)], output, [str(tiny_model)] * 2, Settings(workers=0))
+    assert [row["caption"] for row in lines(tmp_path / "two.jsonl")] == [
+        row["caption"] for row in lines(tmp_path / "one.jsonl")
+    ]
+
+
+# -- beside and inside the photos -------------------------------------------------------------------------------------
+
+
+def test_sidecars_leave_what_a_person_wrote(photos: Path, tiny_model: Path, tmp_path: Path):
+    good = [Path(name) for name in names(photos) if not name.endswith(BROKEN)]
+    own = good[0].with_suffix(".txt")
+    own.write_text("my own words")
+    bulk(photos, tmp_path / "a.jsonl", tiny_model, sidecars=True)
+    captions = {row["source"]: row["caption"] for row in lines(tmp_path / "a.jsonl")}
+    assert own.read_text() == "my own words"
+    assert all(path.with_suffix(".txt").read_text() == captions[str(path)] + "\n" for path in good[1:])
+    assert not (photos / BROKEN).with_suffix(".txt").exists()
+    bulk(photos, tmp_path / "b.jsonl", tiny_model, sidecars=True, overwrite=True)
+    assert own.read_text() == captions[str(good[0])] + "\n"
+
+
+FAKE_EXIFTOOL = """#!/bin/sh
+cat >> "$EXIFTOOL_LOG"
+"""
+
+
+def test_descriptions_go_through_exiftool(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "bin" / "exiftool"
+    program.parent.mkdir()
+    program.write_text(FAKE_EXIFTOOL)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("EXIFTOOL_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True)
+    runs = (tmp_path / "log").read_text().split("-execute\n")[:-1]
+    rows = lines(tmp_path / "a.jsonl")
+    assert [run.splitlines()[-1] for run in runs] == [row["source"] for row in rows]
+    for run, row in zip(runs, rows):
+        sentence = row["caption"][0].upper() + row["caption"][1:] + "."
+        assert f"-XMP-dc:Description={sentence}" in run.splitlines()
+        assert "-wm\ncg\n" in run  # what is there already stays
+
+
+@pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
+def test_descriptions_in_a_real_photo(photos: Path, tiny_model: Path, tmp_path: Path):
+    import subprocess
+
+    bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True)
+    row = lines(tmp_path / "a.jsonl")[0]
+    told = json.loads(subprocess.check_output(["exiftool", "-j", "-XMP-dc:Description", row["source"]]))
+    assert told[0]["Description"].lower() == row["caption"] + "."
+
+
+def test_without_exiftool_one_line_before_any_work(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="needs the program exiftool"):
+        bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True)
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_without_pyarrow_one_line_before_any_work(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r"pip install sightline\[bulk\]"):
+        bulk(photos, tmp_path / "a.parquet", tiny_model, "parquet")
+    assert not list(tmp_path.glob("a.*"))
+    with pytest.raises(ConfigError, match="pyarrow"):
+        extras.parquet()
+
+
+# -- which inputs -----------------------------------------------------------------------------------------------------
+
+
+def test_lists_patterns_and_folders_name_each_photo_once(photos: Path, tmp_path: Path):
+    every = names(photos)
+    text, table = tmp_path / "list.txt", tmp_path / "list.csv"
+    text.write_text("\n".join([*every[:3], "", every[0], "http://example.org/a.jpg"]) + "\n")
+    table.write_text("image,caption\n" + f"{every[5]},a dog\n{every[6]},a cat\n")
+    (tmp_path / "list.jsonl").write_text(json.dumps(every[7]) + "\n" + json.dumps({"source": every[8]}) + "\n")
+    found = list(find([str(text), str(table), str(tmp_path / "list.jsonl"), f"{photos}/*.jpg", str(photos)]))
+    assert found[:3] == every[:3]
+    assert isinstance(found[3], Failure)
+    assert "web address" in found[3].reason
+    assert found[4:8] == every[5:9]
+    assert sorted(name for name in found if isinstance(name, str)) == sorted(every)
+    assert list(find([str(photos)], leave_out=[photos / "more"])) == [n for n in every if "more" not in n]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing", None, "does not exist"),
+        ("list.csv", "photo,caption\nx.jpg,y\n", "none of the columns"),
+        ("list.jsonl", "[1]\n", "without a photo's name"),
+        ("none*.jpg", None, "matches no photo"),
+        ("-", None, "standard input"),
+    ],
+)
+def test_a_job_with_a_wrong_input_does_not_begin(tmp_path: Path, name: str, content: str | None, words: str):
+    if content:
+        (tmp_path / name).write_text(content)
+    with pytest.raises((DataError, ConfigError), match=words):
+        list(find([str(tmp_path / name) if name != "-" else name]))
+
+
+def test_parts_are_cut_in_order_and_a_shard_is_one(tmp_path: Path):
+    inputs = tmp_path / "list.txt"
+    inputs.write_text("a.jpg\nb.jpg\nc.jpg\nd.tar\ne.jpg\nhttps://x.org/f.jpg\n")
+    listing = list_inputs([str(inputs)], tmp_path / "inputs", 2)
+    parts = list(read_parts(tmp_path / "inputs", 2))
+    assert [part.number for part in parts] == [0, 1, 2, 3]
+    assert [part.photos[:1] for part in parts] == [("a.jpg",), ("c.jpg",), (), ("e.jpg",)]
+    assert parts[2] == Part(2, shard="d.tar")
+    assert isinstance(parts[3].photos[1], Failure)
+    assert (listing.photos, listing.shards, listing.parts) == (5, 1, 4)
+
+
+def test_braces_and_roots(tmp_path: Path):
+    for number in range(3):
+        (tmp_path / f"{number:03d}.tar").touch()
+    assert len(list(find([f"{tmp_path}/{{000..002}}.tar"]))) == 3
+    assert roots([str(tmp_path), f"{tmp_path}/*/x*.jpg", "list.txt"]) == [str(tmp_path)]
+
+
+# -- one output, several runs -----------------------------------------------------------------------------------------
+
+
+def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path, tiny_model: Path, tmp_path: Path):
+    output = tmp_path / "a.jsonl"
+    assert bulk(photos, output, tiny_model).photos == 13
+    again = bulk(photos, output, tiny_model, batch_size=2)
+    assert again == Summary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
+    assert bulk(photos, output, tiny_model, options={"beam": 1}).photos == 13
+    shutil.copy(names(photos)[0], photos / "new.jpg")
+    assert bulk(photos, output, tiny_model, options={"beam": 1}).photos == 14
+    (photos / BROKEN).unlink()
+    assert bulk(photos, output, tiny_model, overwrite=True).failed == 0
+    assert not (tmp_path / "a.errors.jsonl").exists()
+
+
+def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tmp_path: Path):
+    bulk(photos, tmp_path / "out", tiny_model, folder=True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 0
+    with pytest.raises(ConfigError, match="finished job of other inputs or settings"):
+        bulk(photos, tmp_path / "out", tiny_model, folder=True, options={"beam": 1})
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")} == before
+    assert bulk(photos, tmp_path / "out", tiny_model, folder=True, options={"beam": 1}, overwrite=True).photos == 13
+
+
+def test_the_errors_are_a_list_to_run_again(photos: Path, tiny_model: Path, tmp_path: Path):
+    bulk(photos, tmp_path / "a.csv", tiny_model, "csv")
+    shutil.copy(names(photos)[0], photos / BROKEN)  # mended
+    summary = bulk([str(tmp_path / "a.errors.csv")], tmp_path / "b.csv", tiny_model, "csv")
+    assert (summary.photos, summary.failed) == (1, 0)
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "form", "wish", "expected"),
+    [
+        ("a.csv", "csv", Wish(), False),
+        ("a.json", "json", Wish(), False),
+        ("a.txt", "text", Wish(), False),
+        ("a.parquet", "parquet", Wish(), True),
+        ("a.csv", "csv", Wish(workers=1), True),
+        ("folder/", "text", Wish(), True),
+    ],
+)
+def test_a_few_photos_are_no_bulk_job(photos: Path, output: str, form: str, wish: Wish, expected: bool):
+    assert is_bulk([str(photos)], output, form, wish) is expected
+    assert is_bulk([str(photos)], None, form, Wish()) is False
+
+
+def test_many_photos_lists_and_shards_are(photos: Path, tmp_path: Path):
+    (tmp_path / "list.txt").write_text("a.jpg\n")
+    assert is_bulk([str(tmp_path / "list.txt")], "a.csv", "csv", Wish())
+    assert is_bulk(["a.tar"], "a.csv", "csv", Wish())
+    with pytest.raises(ConfigError, match="somewhere to write"):
+        is_bulk(["a.tar"], None, "text", Wish())
+    for number in range(MANY):
+        (photos / f"{number}.jpg").touch()
+    assert is_bulk([str(photos)], "a.csv", "csv", Wish())
+
+
+def test_the_verb_writes_a_table_and_its_exit_code_tells_of_failures(
+    photos: Path, tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    from sightline.cli import run
+
+    arguments = ["caption", str(photos), "--model", str(tiny_model), "--workers", "0", "-o"]
+    assert run([*arguments, str(tmp_path / "a.csv"), "--beam", "1"]) == 1
+    told = capfd.readouterr()
+    assert told.out == ""
+    first, last = told.err.splitlines()
+    assert first.startswith(f"error: {photos / BROKEN} is not an image")
+    assert "13 photos in" in last
+    assert "1 could not be captioned" in last
+    (photos / BROKEN).unlink()
+    assert run([*arguments, f"{tmp_path}/c/", "--jsonl"]) == 0
+    assert len(lines(tmp_path / "c" / "part-000000.jsonl")) == 12
+    capfd.readouterr()
+    assert run([*arguments, f"{tmp_path}/d.txt"]) == 2
+    assert "name a .parquet, .jsonl or .csv file" in capfd.readouterr().err
+
+
+def test_pace_says_how_fast_and_how_long():
+    pace = Pace("photos", begin=1000)
+    start = pace.seen[0][0]
+    assert pace(1000 + 1230, 31_750, start + 10) == "123 photos/s, 4 min left"
+    assert pace(1000 + 1230, None, start + 10) == "123 photos/s"
+    for second in range(10, 200):  # ten times as slow from here on: the last minute counts
+        told = pace(round(2230 + 12.3 * (second - 10)), 31_750, start + second)
+    assert told.startswith("12 photos/s")
+
+
+def test_an_engine_without_photos_finishes_nothing(captioner: Captioner):
+    with Engine(captioner, captioner.options, 4, workers=0) as engine:
+        assert list(engine.run([])) == []

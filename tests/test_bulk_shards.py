@@ -1,0 +1,211 @@
+"""WebDataset shards as img2dataset makes them: read, written, and survived when damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sightline.bulk.job import Output
+from sightline.bulk.run import Settings, caption_all
+from sightline.bulk.shards import list_photos, members
+from sightline.captioner import load
+from sightline.types import Failure
+
+COUNT = 6
+
+
+def make_shard(path: Path, photos: list[Path], first: int = 0, text: str = "alt text from the web") -> Path:
+    """As img2dataset writes one: photo, text and facts of each sample, in this order."""
+    with tarfile.open(path, "w") as tar:
+        for number, photo in enumerate(photos, first):
+            key = f"{number:09d}"
+            facts = {"url": f"https://example.org/{key}.jpg", "caption": text, "key": key, "status": "success"}
+            for suffix, data in (
+                ("jpg", photo.read_bytes()),
+                ("json", json.dumps(facts).encode()),
+                ("txt", text.encode()),
+            ):
+                entry = tarfile.TarInfo(f"{key}.{suffix}")
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def photos(tiny_flickr8k_kept: Path) -> list[Path]:
+    return sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())
+
+
+@pytest.fixture
+def shards(photos: list[Path], tmp_path: Path) -> Path:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    make_shard(folder / "00000.tar", photos[:COUNT])
+    make_shard(folder / "00001.tar", photos[COUNT:], first=10000)
+    (folder / "00000.parquet").write_bytes(b"img2dataset's own table, not ours to read")
+    (folder / "00000_stats.json").write_text("{}")
+    return folder
+
+
+def bulk(inputs: Path, output: Path, model: Path, form: str = "jsonl", folder: bool = False, workers: int = 0):
+    settings = Settings(workers=workers, batch_size=4)
+    return caption_all([str(inputs)], Output(output, form, folder), [str(model)], settings)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_shards_are_read_where_they_lie(
+    shards: Path, photos: list[Path], tiny_model: Path, tmp_path: Path, workers: int
+):
+    assert bulk(shards, tmp_path / "a.jsonl", tiny_model, workers=workers).failed == 0
+    rows = lines(tmp_path / "a.jsonl")
+    keys = [f"{number:09d}" for number in (*range(COUNT), *range(10000, 10000 + len(photos) - COUNT))]
+    assert [row["source"].split("::")[1] for row in rows] == [f"{key}.jpg" for key in keys]
+    assert rows[0]["source"] == f"{shards}/00000.tar::000000000.jpg"
+    expected = [caption.text for caption in load(tiny_model).stream(photos)]
+    assert [row["caption"] for row in rows] == expected
+
+
+def test_shards_are_written_with_our_captions_and_all_they_had(
+    shards: Path, photos: list[Path], tiny_model: Path, tmp_path: Path
+):
+    bulk(shards, tmp_path / "out", tiny_model, "tar", folder=True)
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.tar")) == ["part-000000.tar", "part-000001.tar"]
+    with tarfile.open(tmp_path / "out" / "part-000000.tar") as tar:
+        assert len(tar.getnames()) == 4 * COUNT
+        assert tar.getnames()[:4] == [f"000000000.{suffix}" for suffix in ("jpg", "original.txt", "txt", "json")]
+
+        def content(name: str) -> bytes:
+            file = tar.extractfile(name)
+            assert file is not None
+            return file.read()
+
+        caption = load(tiny_model).caption(photos[0])
+        assert content("000000000.jpg") == photos[0].read_bytes()
+        assert content("000000000.txt").decode() == caption.text
+        assert content("000000000.original.txt") == b"alt text from the web"
+        facts = json.loads(content("000000000.json"))
+        assert facts["url"] == "https://example.org/000000000.jpg"
+        assert facts["sightline"]["caption"] == caption.text
+    # What we write is a shard like any other.
+    assert bulk(tmp_path / "out", tmp_path / "again.jsonl", tiny_model).photos == len(photos)
+
+
+def test_single_photos_become_shards(photos: list[Path], tiny_model: Path, tmp_path: Path):
+    bulk(photos[0].parent, tmp_path / "out", tiny_model, "tar", folder=True)
+    with tarfile.open(tmp_path / "out" / "part-000000.tar") as tar:
+        assert tar.getnames()[:3] == ["000000000000.jpg", "000000000000.txt", "000000000000.json"]
+        assert len(tar.getnames()) == 3 * len(photos)
+
+
+def test_long_names_are_found(photos: list[Path], tmp_path: Path):
+    name = "a" * 120 + "/" + "b" * 90 + ".jpg"
+    for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        with tarfile.open(tmp_path / "long.tar", "w", format=format) as tar:
+            tar.add(photos[0], name)
+            tar.add(photos[1], "._hidden.jpg")
+        found, failures = list_photos(str(tmp_path / "long.tar"), "long.tar")
+        assert [photo.source for photo in found] == [f"long.tar::{name}"]
+        assert failures == []
+        with (tmp_path / "long.tar").open("rb") as file:
+            file.seek(found[0].offset)
+            assert file.read(found[0].size) == photos[0].read_bytes()
+
+
+def spoil_header(shard: Path) -> None:
+    """The fourth sample's photo has a broken header: its name and size are lost."""
+    with tarfile.open(shard) as tar:
+        at = tar.getmember("000000003.jpg").offset
+    _write_at(shard, at + 100, b"\xff" * 50)
+
+
+def spoil_photo(shard: Path) -> None:
+    with tarfile.open(shard) as tar:
+        entry = tar.getmember("000000003.jpg")
+    _write_at(shard, entry.offset_data, b"\0" * entry.size)
+
+
+def cut_off(shard: Path) -> None:
+    with tarfile.open(shard) as tar:
+        entry = tar.getmember("000000003.jpg")
+    with shard.open("r+b") as file:
+        file.truncate(entry.offset_data + entry.size // 2)
+
+
+def lose_end(shard: Path) -> None:
+    with tarfile.open(shard) as tar:
+        last = tar.getmembers()[-1]
+    with shard.open("r+b") as file:
+        file.truncate(last.offset_data + 512)
+
+
+def _write_at(path: Path, place: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "captioned", "complaints"),
+    [
+        (spoil_header, [0, 1, 2, 4, 5], ["is damaged from byte"]),
+        (spoil_photo, [0, 1, 2, 4, 5], ["is not an image"]),
+        (cut_off, [0, 1, 2], ["is cut off, the end of the shard", "is cut off, the end of its shard"]),
+        (lose_end, [0, 1, 2, 3, 4, 5], ["is cut off, the end of the shard"]),
+        (lambda shard: shard.write_bytes(b""), [], ["is empty"]),
+        (lambda shard: shard.write_bytes(b"no tar file at all" * 99), [], ["is not a tar file"]),
+        (lambda shard: shard.unlink(), [], ["does not exist"]),
+    ],
+    ids=["header", "photo", "cut off", "no end mark", "empty", "another file", "gone"],
+)
+def test_a_damaged_shard_costs_only_what_is_damaged(
+    shards: Path,
+    photos: list[Path],
+    tiny_model: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path], object],
+    captioned: list[int],
+    complaints: list[str],
+):
+    listed = tmp_path / "shards.txt"
+    listed.write_text(f"{shards}/00000.tar\n{shards}/00001.tar\n")
+    spoil(shards / "00000.tar")
+    assert bulk(listed, tmp_path / "a.jsonl", tiny_model).failed == len(complaints)
+    rows = [row["source"].split("::") for row in lines(tmp_path / "a.jsonl")]
+    assert [int(member[:9]) for shard, member in rows if shard.endswith("00000.tar")] == captioned
+    assert len([1 for shard, _ in rows if shard.endswith("00001.tar")]) == len(photos) - COUNT
+    errors = lines(tmp_path / "a.errors.jsonl")
+    assert all(words in error["reason"] for words, error in zip(complaints, errors, strict=True))
+
+
+def test_a_damaged_shard_is_written_without_what_is_damaged(shards: Path, tiny_model: Path, tmp_path: Path):
+    spoil_photo(shards / "00000.tar")
+    assert bulk(shards, tmp_path / "out", tiny_model, "tar", folder=True).failed == 1
+    with tarfile.open(tmp_path / "out" / "part-000000.tar") as tar:
+        assert len(tar.getnames()) == 4 * (COUNT - 1)
+        assert not any(name.startswith("000000003") for name in tar.getnames())
+    (error,) = lines(tmp_path / "out" / "_errors.jsonl")
+    assert error["source"] == f"{shards}/00000.tar::000000003.jpg"
+
+
+def test_no_byte_of_a_shard_can_stop_the_reader(shards: Path):
+    """Any block overwritten: every photo before it is found, and reading ends."""
+    whole = (shards / "00000.tar").read_bytes()
+    clean = [entry.name for entry in members(io.BytesIO(whole), "x") if isinstance(entry, tarfile.TarInfo)]
+    for block in range(0, len(whole) // 512, 3):
+        spoilt = bytearray(whole)
+        spoilt[block * 512 : block * 512 + 512] = b"\x07" * 512
+        found = list(members(io.BytesIO(bytes(spoilt)), "x"))
+        entries = [entry for entry in found if isinstance(entry, tarfile.TarInfo)]
+        before = [name for name, entry in zip(clean, entries) if entry.offset < block * 512]
+        assert [entry.name for entry in entries][: len(before)] == before
+        assert len(entries) >= len(clean) - 1
+        assert all(isinstance(one, Failure) for one in found if not isinstance(one, tarfile.TarInfo))
