@@ -29,7 +29,7 @@ from sightline.types import Caption
 
 PHOTOS = 6
 WIDTH, MARGIN, GAP, HEAD = 1500, 40, 14, 250  # HEAD: the column with the model's name, its photo and its caption
-TILE, LABEL, BETWEEN = 128, 34, 30
+TILE, LABEL, BETWEEN = 104, 34, 30
 PAPER, INK, GREY, GROUND, HEAT = (252, 251, 248), (28, 28, 32), (122, 120, 116), (232, 229, 222), (190, 72, 8)
 
 
@@ -79,7 +79,7 @@ def _band(name: str, caption: Caption, with_photo: bool) -> Image.Image:
         row, column = divmod(number, columns)
         corner = (HEAD + column * (TILE + GAP), row * (tile[1] + LABEL + GAP))
         band.paste(own, corner)
-        pen.text((corner[0], corner[1] + tile[1] + 5), word.text[:14], INK, ImageFont.load_default(19))
+        pen.text((corner[0], corner[1] + tile[1] + 5), word.text[:11], INK, ImageFont.load_default(19))
     return band
 
 

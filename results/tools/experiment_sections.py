@@ -110,7 +110,7 @@ def failures(values: dict[str, Any]) -> str:
 def _failure(place: int, entry: dict[str, Any]) -> str:
     scores, measures = entry["scores"], entry["measures"]
     seen = [name.removesuffix(", %") for name, value in measures.items() if name.endswith(KINDS) and value]
-    facts = f"CIDEr-D {number(scores['cider'])}, METEOR {number(scores['meteor'])}"
+    facts = f"CIDEr-D {number(scores['cider'], 2)}, METEOR {number(scores['meteor'])}"
     people = "\n".join(f"   - {escape(text)}" for text in entry["references"])
     told = f"; {', '.join(seen)}" if seen else ""
     return f"{place}. **{escape(entry['caption'])}** (`{entry['name']}`: {facts}{told})\n{people}"

@@ -122,7 +122,7 @@ def _entry(image: ScoredImage, found: dict[str, np.ndarray], place: int) -> dict
         "name": image.name,
         "caption": image.caption,
         "references": list(image.references),
-        "scores": {key: round(100 * image.scores[key], 1) for key in ("cider", "meteor", "bleu_1", "rouge_l")},
+        "scores": {key: round(100 * image.scores[key], 2) for key in ("cider", "meteor", "bleu_1", "rouge_l")},
         "measures": {name: round(float(values[place]), 1) for name, values in found.items()},
     }
 

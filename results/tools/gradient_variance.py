@@ -193,7 +193,7 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("model", type=Path, help="folder of a run with objective hard-attention")
     reader.add_argument("--data", required=True, help="the dataset's folder")
     reader.add_argument("--split", default="train", help="where the captions come from, train if not given")
-    reader.add_argument("--batches", type=int, default=3)
+    reader.add_argument("--batches", type=int, default=2)
     reader.add_argument("--captions", type=int, default=16, help="in a batch")
     reader.add_argument("--repeats", type=int, default=32, help="draws of each gradient")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where it is written; elsewhere pages stay as is")

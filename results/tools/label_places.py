@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,12 +15,20 @@ CLEAR = 7  # pixels around a point that no label may touch
 REACH = 8  # rings of places that are tried
 
 
-def place_labels(axes: Axes, points: Mapping[str, tuple[float, float, str]]) -> None:
-    """``points``: x, y and colour by name. The figure must have been drawn once, so that pixels are known."""
+def place_labels(
+    axes: Axes, points: Mapping[str, tuple[float, float, str]], bars: Sequence[tuple[float, float, float]] = ()
+) -> None:
+    """``points``: x, y and colour by name; ``bars``: x, low and high of upright lines to keep off.
+
+    The figure must have been drawn once, so that pixels are known.
+    """
     from matplotlib.transforms import Bbox
 
     spots = {name: axes.transData.transform((x, y)) for name, (x, y, _) in points.items()}
     taken = [Bbox.from_bounds(x - CLEAR, y - CLEAR, 2 * CLEAR, 2 * CLEAR) for x, y in spots.values()]
+    for x, low, high in bars:
+        (left, bottom), (_, top) = axes.transData.transform([(x, low), (x, high)])
+        taken.append(Bbox.from_bounds(left - 2, bottom, 4, top - bottom))
     frame = axes.get_window_extent()
     scale = axes.figure.dpi / 72
     for name in sorted(spots, key=lambda name: -spots[name][1]):

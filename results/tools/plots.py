@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 4  # panels in a row
-INK, SOFT, GRID = "#22242a", "#8a8d96", "#e6e7ea"
+INK, SOFT, PALE, GRID = "#22242a", "#8a8d96", "#d3d5da", "#ecedf0"
 # Okabe and Ito's colours, which the colour-blind can tell apart; one for each family of systems.
 FAMILIES = {
     "nic": "#0072b2", "sat-soft": "#009e73", "sat-hard": "#d55e00", "patch": "#cc79a7", "clip": "#56b4e9",
@@ -61,7 +61,7 @@ def quality(rows: dict[str, Row]) -> Figure:
     figure, panels = plt.subplots(1, 2, figsize=(12, 5.2), sharey=True, layout="constrained")
     costs: list[tuple[str, Callable[[Row], float]]] = [
         ("parameters, millions", lambda row: row.parameters / 1e6),
-        ("minutes of training on one or two CPU cores", lambda row: max(row.train_minutes, 0.1)),
+        ("minutes of training, one or two CPU cores", lambda row: max(row.train_minutes, 0.1)),
     ]
     for axes, (label, cost) in zip(panels, costs):
         places = [(cost(row), row.test["cider"]) for row in rows.values()]
@@ -74,7 +74,8 @@ def quality(rows: dict[str, Row]) -> Figure:
     panels[0].set_ylabel("CIDEr-D on test, 95 % interval")
     figure.canvas.draw()  # labels are placed in pixels, which are known only now
     for axes, (_, cost) in zip(panels, costs):
-        place_labels(axes, {name: (cost(row), row.test["cider"], colour(row)) for name, row in rows.items()})
+        points = {name: (cost(row), row.test["cider"], colour(row)) for name, row in rows.items()}
+        place_labels(axes, points, [(cost(row), *row.interval["cider"]) for row in rows.values()])
     return figure
 
 
@@ -88,17 +89,19 @@ def curves(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]], before:
     times = [max(minutes, 0.1) for line in lines.values() for minutes, _ in line]
     for axes, (name, own) in zip(panels, lines.items()):
         for other in lines.values():
-            axes.plot(*zip(*other), color=GRID if len(other) > 1 else "none", linewidth=1.2)
+            axes.plot(*zip(*other), color=PALE if len(other) > 1 else "none", linewidth=1.2)
         _curve(axes, own, colour(rows[name]), kept=_kept(found[name], before[name]))
         axes.set_title(name, fontsize=10, color=colour(rows[name]), loc="left")
         _log_axis(axes, times, spread=1.4)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * max(score for line in lines.values() for _, score in line))
     _outer_labels(panels, "minutes of training", "dev CIDEr-D")
     return figure
 
 
 def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figure:
     """Loss per token on train and dev after each epoch; scales differ, as vocabularies do."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, panels = _panels(len(found), sharey=False)
     for axes, (name, epochs) in zip(panels, found.items()):
         shade = colour(rows[name])
@@ -111,8 +114,10 @@ def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figu
             if line:
                 axes.annotate(label, line[-1], (5, 0), textcoords="offset points", color=tint, va="center", fontsize=9)
         axes.set_title(name, fontsize=10, color=shade, loc="left")
-        axes.margins(x=0.14, y=0.15)
-        axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        axes.margins(y=0.15)
+        room = max(0.5, 0.16 * len(epochs))  # for the words
+        axes.set_xlim(epochs[0]["epoch"] - room / 2, epochs[-1]["epoch"] + room)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     _outer_labels(panels, "epoch", "loss per token")
     return figure
 
@@ -167,13 +172,13 @@ def _log_axis(axes: Axes, values: Sequence[float], spread: float) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A PNG of 128 colours: as crisp, a third of the size."""
+    """A PNG of 256 colours: as crisp, a third of the size."""
     import matplotlib.pyplot as plt
 
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160, facecolor="white")
     plt.close(figure)
-    picture = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     with atomic_path(path) as temporary:
         picture.save(temporary, "PNG", optimize=True)
 

@@ -27,7 +27,7 @@ def filled(page: str, blocks: Mapping[str, str], name: str = "the page") -> str:
         begin, end = f"<!-- results: {block} -->", f"<!-- end of results: {block} -->"
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
             raise DataError(f"{name} has no place for {block!r}: it needs {begin} and {end} once, in this order")
-        page = page[: page.index(begin)] + f"{begin}\n{text.strip()}\n" + page[page.index(end) :]
+        page = page[: page.index(begin)] + f"{begin}\n\n{text.strip()}\n\n" + page[page.index(end) :]
     for block in re.findall(r"<!-- results: (.*?) -->", page):
         if block not in blocks:
             raise DataError(f"{name} has a place for {block!r}, which nothing fills: take the two comments out")

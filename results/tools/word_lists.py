@@ -8,6 +8,8 @@ SUBJECTS = {
         "man", "men", "woman", "women", "boy", "boys", "girl", "girls", "child", "children", "kid", "kids",
         "person", "people", "baby", "toddler", "lady", "guy", "guys", "couple", "group", "crowd", "player",
         "players", "family", "friends", "teenager", "teenagers", "adult", "adults", "someone", "male", "female",
+        "skateboarder", "snowboarder", "skier", "surfer", "climber", "biker", "rider", "cyclist", "runner", "hiker",
+        "swimmer", "musician", "drummer", "bicyclist", "wakeboarder", "kayaker", "students", "spectators", "friend",
     }),
     "dog": frozenset({
         "dog", "dogs", "puppy", "puppies", "poodle", "terrier", "hound", "greyhound", "greyhounds",

@@ -81,7 +81,7 @@ def test_a_variance_for_every_setting_and_both_weights(
     hard_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(hard_run), "--data", str(tiny_flickr8k_kept), "--results", str(tmp_path / "results")]
-    assert run(tool.main, [*arguments, "--batches", "2", "--captions", "8", "--repeats", "12"]) == 0
+    assert run(tool.main, [*arguments, "--batches", "1", "--captions", "8", "--repeats", "12"]) == 0
     found = json.loads((tmp_path / "results" / "gradient_variance.json").read_text())
     for weights in ("trained", "fresh"):
         noise = {name: found["weights"][weights][name]["attention"]["variance"] for name in tool.SETTINGS}
