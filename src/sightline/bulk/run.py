@@ -1,4 +1,4 @@
-"""A bulk job from its first to its last photo, on this machine or, with `cluster`, on many."""
+"""A bulk job from its first to its last photo, on this machine or on a cluster of many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sightline.bulk.beside import embed, find_exiftool, write_sidecars
 from sightline.bulk.engine import Engine, Finished, Watcher
-from sightline.bulk.extras import parquet
+from sightline.bulk.extras import parquet, ray
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Job, Output
 from sightline.captioner import Captioner, load
@@ -57,21 +57,31 @@ def caption_all(
     models: Sequence[str] = (),
     settings: Settings | None = None,
     options: dict[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> Summary:
-    """Caption every photo of folders, patterns, lists and shards into ``output``; called again, it continues."""
+    """Caption every photo of folders, patterns, lists and shards into ``output``; called again, it continues.
+
+    ``cluster`` is a Ray cluster's address, or "" for whichever is at hand.
+    """
     settings = settings or Settings()
     if output.form == "parquet":
         parquet()  # before any work, not after it
+    if cluster is not None:
+        ray()
     if settings.embed:
         find_exiftool()
     job = Job(output)
     try:
-        captioner = load(*models, device=choose_device(settings.device))
+        captioner = load(*models, device="cpu" if cluster is not None else choose_device(settings.device))
         chosen = _decoding(captioner, **(options or {}))
         if not job.begin(inputs, settings.part_size, identity(captioner, chosen, output, settings), settings.overwrite):
             failed = job.failed_before()
             log.info("%s is finished already: nothing to do", printable(output.path))
             return Summary(0, failed, 0.0, output.path, output.errors if failed else None)
+        if cluster is not None:
+            from sightline.bulk.ray import work_on_cluster
+
+            return work_on_cluster(job, captioner.folders, chosen, settings, cluster or None)
         return _work(job, captioner, chosen, settings)
     finally:
         job.close()
@@ -163,7 +173,7 @@ class Progress(Watcher):
         self.job, self.tell = job, tell
         self.answered = self.bad = 0
         self.photos_left = self.shards_left = 0
-        self.opened_shards = self.in_shards = 0
+        self.opened_shards = self.in_shards = self.parts_done = 0
         for part in job.left():
             self.photos_left += len(part.photos)
             self.shards_left += bool(part.shard)
@@ -194,15 +204,33 @@ class Progress(Watcher):
 
     def failed(self, failure: Failure) -> None:
         """A bad photo is named; but if its whole folder is gone, the job stops instead of calling every photo bad."""
-        if not Path(failure.source.partition("::")[0]).exists():
-            for root in self.job.roots:
-                if not Path(root).exists():
-                    raise DataError(
-                        f"{printable(root)} is gone since this job began: put it back and run the same command to go on"
-                    )
+        check_roots(failure, self.job.roots)
         self.captioned(1)
+        self._name(failure)
+
+    def part_done(self, photos: int, failures: Sequence[Failure]) -> None:
+        """All of a part at once, as a cluster tells it."""
+        self.answered += photos
+        self.parts_done += 1
+        if self.shards_left:  # all shards may be alike; single photos are few where there are shards
+            self.in_shards, self.opened_shards = self.answered, min(self.parts_done, self.shards_left)
+        self.tell(self.done, self.total)
+        for failure in failures:
+            self._name(failure)
+
+    def _name(self, failure: Failure) -> None:
         self.bad += 1
         if self.bad <= TOLD:
             log.error("error: %s %s", printable(failure.source), failure.reason)
         if self.bad == TOLD:
             log.error("further bad photos are only listed in %s", printable(self.job.output.errors))
+
+
+def check_roots(failure: Failure, roots: Sequence[str]) -> None:
+    """Stop if the photo is gone because its whole folder is."""
+    if not Path(failure.source.partition("::")[0]).exists():
+        for root in roots:
+            if not Path(root).exists():
+                raise DataError(
+                    f"{printable(root)} is gone since this job began: put it back and run the same command to go on"
+                )

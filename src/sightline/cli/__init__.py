@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from sightline import __version__
+from sightline.cli.bulk import with_address
 from sightline.cli.caption import caption
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
@@ -71,7 +72,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
     set_up(debug)
     command = typer.main.get_command(app)
     try:
-        with command.make_context("sightline", arguments) as context:
+        with command.make_context("sightline", with_address(arguments)) as context:
             command.invoke(context)
         sys.stdout.flush()
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -86,9 +87,20 @@ def caption_in_bulk(
         embed=wish.embed,
         overwrite=wish.overwrite,
     )
-    summary = caption_all(inputs, Output(Path(output), form, folder), models, settings, options)
+    summary = caption_all(inputs, Output(Path(output), form, folder), models, settings, options, wish.ray)
     if summary.failed:
         raise typer.Exit(1)
+
+
+def with_address(arguments: Sequence[str]) -> list[str]:
+    """``--ray`` may stand alone: what follows is its value only if it looks like a cluster's address."""
+    filled = []
+    for place, argument in enumerate(arguments):
+        filled.append(argument)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if argument == "--ray" and not re.fullmatch(r"auto|local|ray://.+|[\w.-]+:\d+", following):
+            filled.append("")
+    return filled
 
 
 def _is_folder(output: str) -> bool:

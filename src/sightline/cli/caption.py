@@ -87,6 +87,10 @@ def caption(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Bulk: begin again, whatever an earlier run left.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="[ADDRESS]", help="Bulk: on a Ray cluster, or on all of this machine's devices."),
+    ] = None,
 ) -> None:
     """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned.
 
@@ -98,7 +102,7 @@ def caption(
         no_repeat_ngram=no_repeat_ngram, candidates=candidates, sample=sample or None, temperature=temperature,
         top_k=top_k, top_p=top_p, seed=seed,
     )  # fmt: skip
-    wish = Wish(workers, device, part_size, sidecar, embed, tar, overwrite)
+    wish = Wish(workers, device, part_size, sidecar, embed, tar, overwrite, ray)
     if is_bulk(inputs, output, form, wish):
         caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish)
         return

@@ -1,0 +1,119 @@
+"""Bulk jobs on a cluster: a real Ray with two workers, one of them killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sightline
+from sightline.bulk.inputs import Part
+from sightline.bulk.job import Output
+from sightline.bulk.run import Settings, caption_all
+from sightline.cli.bulk import with_address
+from sightline.errors import ConfigError
+from sightline.types import Failure
+
+
+@pytest.mark.parametrize(
+    ("given", "understood"),
+    [
+        (["caption", "a", "--ray"], ["caption", "a", "--ray", ""]),
+        (["caption", "--ray", "photos/", "-o", "x"], ["caption", "--ray", "", "photos/", "-o", "x"]),
+        (["caption", "a", "--ray", "head:6379", "-o", "x"], ["caption", "a", "--ray", "head:6379", "-o", "x"]),
+        (["caption", "a", "--ray", "auto"], ["caption", "a", "--ray", "auto"]),
+        (["caption", "a", "--ray=ray://h:1"], ["caption", "a", "--ray=ray://h:1"]),
+    ],
+)
+def test_the_address_may_be_left_out(given: list[str], understood: list[str]):
+    assert with_address(given) == understood
+
+
+def test_without_ray_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install sightline\[ray\]"):
+        caption_all([str(tmp_path)], Output(tmp_path / "a.csv", "csv", False), cluster="")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_travel_as_text():
+    from sightline.bulk.ray import part_from_text, part_to_text
+
+    for part in (Part(3, ("a.jpg", Failure("b", "is bad"), "\udcff.jpg")), Part(0, shard="00000.tar")):
+        assert part_from_text(part_to_text(part)) == part
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install sightline[ray]")
+    pytest.importorskip("ray.data")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    source = str(Path(sightline.__file__).parents[1])
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        object_store_memory=80 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}},
+    )
+    yield "local"
+    ray.shutdown()
+
+
+def actors() -> list[int]:
+    """Processes of ours that caption, by the title Ray gives them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"CaptionParts" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc to find the actors")
+def test_an_actor_killed_in_the_middle_costs_nothing(
+    cluster: str, tiny_flickr8k_kept: Path, tiny_model: Path, tmp_path: Path
+):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    drawn = sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())
+    for number in range(360):
+        shutil.copy(drawn[number % len(drawn)], photos / f"{number:03d}.jpg")
+    (photos / "359.jpg").write_bytes(b"broken")
+    output = tmp_path / "captions.jsonl"
+    killed = []
+
+    def kill() -> None:
+        folder, end = tmp_path / "captions.jsonl.parts", time.monotonic() + 300
+        while time.monotonic() < end and not killed:
+            if len(list(folder.glob("part-*"))) >= 2 and (running := actors()):
+                os.kill(running[0], signal.SIGKILL)
+                killed.append(running[0])
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    settings = Settings(part_size=6, batch_size=3)
+    summary = caption_all([str(photos)], Output(output, "jsonl", False), [str(tiny_model)], settings, cluster=cluster)
+    killer.join()
+    assert killed
+    assert summary.failed == 1
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["source"] for row in rows] == [str(photos / f"{number:03d}.jpg") for number in range(359)]
+    # On one machine the same job gives the same captions, and finds nothing left to do here.
+    alone = Settings(part_size=6, workers=0)
+    caption_all([str(photos)], Output(tmp_path / "alone.jsonl", "jsonl", False), [str(tiny_model)], alone)
+    assert (tmp_path / "alone.jsonl").read_text() == output.read_text()
+    assert caption_all([str(photos)], Output(output, "jsonl", False), [str(tiny_model)], alone).photos == 0
