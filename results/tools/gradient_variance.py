@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ SETTINGS: dict[str, dict[str, float | bool]] = {
 class Spread:
     """Mean and summed variance of gradients that come one by one (Welford), for named parameters."""
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.count = 0
         self.mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.squares = {name: torch.zeros_like(value) for name, value in parameters.items()}
