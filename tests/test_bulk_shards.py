@@ -12,8 +12,8 @@ import pytest
 
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, caption_all
-from sightline.bulk.shards import list_photos, members
 from sightline.captioner import load
+from sightline.data.tar import list_shard, members
 from sightline.types import Failure
 
 COUNT = 6
@@ -112,12 +112,10 @@ def test_long_names_are_found(photos: list[Path], tmp_path: Path):
         with tarfile.open(tmp_path / "long.tar", "w", format=format) as tar:
             tar.add(photos[0], name)
             tar.add(photos[1], "._hidden.jpg")
-        found, failures = list_photos(str(tmp_path / "long.tar"), "long.tar")
-        assert [photo.source for photo in found] == [f"long.tar::{name}"]
+        found, failures = list_shard(tmp_path / "long.tar")
+        assert [photo.name for photo in found] == [f"{tmp_path}/long.tar::{name}"]
         assert failures == []
-        with (tmp_path / "long.tar").open("rb") as file:
-            file.seek(found[0].offset)
-            assert file.read(found[0].size) == photos[0].read_bytes()
+        assert found[0].read(2**20) == photos[0].read_bytes()
 
 
 def spoil_header(shard: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from sightline.checkpoint import Checkpoint, load_checkpoint
 from sightline.decoding import DecodingOptions, Hypothesis, decode
 from sightline.errors import ConfigError, ImageError, nearest
+from sightline.files import Stretch
 from sightline.hub import fetch, is_hub_name, kept
 from sightline.images import ImageSource, open_image
 from sightline.types import Caption, Failure, ImageFeatures, Word
@@ -61,7 +62,7 @@ class Captioner:
         chosen = self.decoding(**options)
         waiting: list[tuple[str, Any]] = []
         for source in sources:
-            name = str(source) if isinstance(source, str | Path) else ""
+            name = str(source) if isinstance(source, str | Path | Stretch) else ""
             try:
                 waiting.append((name, open_image(source)))
             except ImageError as error:

@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.errors import DataError
@@ -20,6 +21,29 @@ IMAGE_SUFFIXES = frozenset({
     ".ppm", ".pgm", ".pbm", ".jp2", ".avif", ".heic", ".heif",
 })
 # fmt: on
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A file inside another one, such as a photo in a tar shard; ``name`` is what people call it."""
+
+    path: str
+    offset: int
+    size: int
+    name: str
+
+    def read(self, most: int) -> bytes:
+        """Its bytes, at most so many; fewer than ``size`` where the file around it is cut off."""
+        with Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            return file.read(min(self.size, most))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def byte_count(file: Path | Stretch) -> int:
+    return file.size if isinstance(file, Stretch) else file.stat().st_size
 
 
 def is_image_path(path: str | Path) -> bool:

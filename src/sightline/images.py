@@ -18,11 +18,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from sightline.errors import CheckpointError, ConfigError, ImageError
-from sightline.files import IMAGE_SUFFIXES, find_images, is_image_path, local_path, printable
+from sightline.files import IMAGE_SUFFIXES, Stretch, find_images, is_image_path, local_path, printable
 
 __all__ = ["IMAGE_SUFFIXES", "ImageSource", "Preprocess", "find_images", "is_image_path", "open_image"]
 
-ImageSource = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+ImageSource = str | os.PathLike[str] | Stretch | bytes | Image.Image | np.ndarray
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**30 // 6  # 178 million, where Pillow itself draws the line; a guard against decompression bombs
@@ -48,6 +48,9 @@ def open_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: 
     elif isinstance(source, bytes | bytearray | memoryview):
         name = f"input of {len(source)} bytes"
         image = _identify(bytes(source), name, max_bytes)
+    elif isinstance(source, Stretch):
+        name = printable(source)
+        image = _identify(_read_stretch(source, name, max_bytes), name, max_bytes)
     elif isinstance(source, str | os.PathLike):
         name = printable(os.fspath(source)) or "the empty path"
         image = _identify(_read(source, name, max_bytes), name, max_bytes)
@@ -74,6 +77,18 @@ def _read(source: str | os.PathLike[str], name: str, max_bytes: int) -> bytes:
         raise ImageError(f"{name} cannot be read: {error.strerror}") from error
     except ValueError as error:  # another URL, or a null character in the path
         raise ImageError(f"{name} {error}" if "://" in name else f"{name} is not a path: {error}") from None
+
+
+def _read_stretch(source: Stretch, name: str, max_bytes: int) -> bytes:
+    try:
+        data = source.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise ImageError(f"{name} does not exist: check the path") from None
+    except OSError as error:
+        raise ImageError(f"{name} cannot be read: {error.strerror}") from error
+    if len(data) < min(source.size, max_bytes):
+        raise ImageError(f"{name} is cut off, the end of its shard is missing: copy or download it again")
+    return data
 
 
 def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.bulk.extras import parquet
-from sightline.bulk.shards import is_shard
+from sightline.data.tar import is_shard
 from sightline.errors import ConfigError, DataError
 from sightline.files import atomic_path, is_image_path, local_path, printable
 from sightline.types import Failure

@@ -16,19 +16,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from sightline.bulk.inputs import Part
-from sightline.bulk.shards import Photo, list_photos, read_stretch
+from sightline.data.tar import list_shard
 from sightline.errors import ImageError
-from sightline.files import printable
-from sightline.images import MAX_BYTES, Preprocess, open_image
+from sightline.files import Stretch, is_image_path, printable
+from sightline.images import Preprocess, open_image
 from sightline.types import Failure
 
 CHUNK = 4  # photos handed to a worker at once
+Photo = str | Stretch  # a file of its own, or one in a shard
 Squares = tuple[np.ndarray, ...]  # what each encoder of an ensemble sees, (size, size, 3), bytes
 
 
@@ -80,7 +80,7 @@ class Reader:
             photos, failures = photos_of(part)
             yield Opened(part, len(photos), tuple(failures))
             for place, photo in enumerate(photos):
-                yield Answer(part.number, place, photo.source, read_photo(photo, self.preprocesses))
+                yield Answer(part.number, place, str(photo), read_photo(photo, self.preprocesses))
 
     # -- in workers ---------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Reader:
                 events.put(error)
                 return
             for place, (photo, one) in enumerate(zip(chunk, found), start=first):
-                events.put(Answer(part, place, photo.source, one))
+                events.put(Answer(part, place, str(photo), one))
 
         self._submit(read_photos, chunk).add_done_callback(ready)
 
@@ -168,7 +168,7 @@ class Reader:
             try:
                 return pool.submit(read_photos, [photo]).result()[0]
             except BrokenExecutor:
-                return Failure(photo.source, "ends the process that decodes it: leave it out, or save it anew")
+                return Failure(str(photo), "ends the process that decodes it: leave it out, or save it anew")
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
         # A server that has imported torch once forks the workers: no copy of our model, no threads of ours in them.
@@ -182,7 +182,6 @@ class Reader:
 # -- what workers run -------------------------------------------------------------------------------------------------
 
 _preprocesses: tuple[Preprocess, ...] = ()
-_open_shard: tuple[str, BinaryIO] | None = None
 
 
 def _start_worker(preprocesses: tuple[Preprocess, ...]) -> None:
@@ -207,36 +206,18 @@ def read_photos(photos: Sequence[Photo]) -> list[Squares | Failure]:
 def photos_of(part: Part) -> tuple[list[Photo], list[Failure]]:
     """A part's photos, and what is known to be bad without looking."""
     if part.shard:
-        return list_photos(part.shard, part.shard)
-    photos = [Photo(name, name) for name in part.photos if isinstance(name, str)]
+        files, failures = list_shard(part.shard)
+        return [file for file in files if is_image_path(file.name)], failures
+    photos: list[Photo] = [name for name in part.photos if isinstance(name, str)]
     return photos, [failure for failure in part.photos if isinstance(failure, Failure)]
 
 
 def read_photo(photo: Photo, preprocesses: Sequence[Preprocess]) -> Squares | Failure:
+    name = str(photo)
     try:
-        inside = photo.size >= 0
-        image = open_image(_stretch(photo) if inside else photo.path)
+        image = open_image(photo)
         return tuple(np.asarray(preprocess.visible(image)) for preprocess in preprocesses)
     except ImageError as error:
-        name = f"input of {min(photo.size, MAX_BYTES + 1)} bytes" if inside else printable(photo.path)
-        return Failure(photo.source, str(error).removeprefix(name).lstrip())
-    except FileNotFoundError:
-        return Failure(photo.source, "does not exist: check the path")
-    except OSError as error:
-        return Failure(photo.source, f"cannot be read: {error.strerror or error}")
+        return Failure(name, str(error).removeprefix(printable(name)).lstrip())
     except (MemoryError, ValueError, RuntimeError) as error:
-        return Failure(photo.source, f"cannot be decoded ({type(error).__name__}): save it anew")
-
-
-def _stretch(photo: Photo) -> bytes:
-    """Neighbours lie in one shard, which is kept open."""
-    global _open_shard
-    if _open_shard is None or _open_shard[0] != photo.path:
-        if _open_shard:
-            _open_shard[1].close()
-            _open_shard = None
-        _open_shard = (photo.path, Path(photo.path).open("rb"))  # noqa: SIM115
-    data = read_stretch(_open_shard[1], photo.offset, min(photo.size, MAX_BYTES + 1))
-    if len(data) < photo.size <= MAX_BYTES:
-        raise ImageError(f"input of {photo.size} bytes is cut off, the end of its shard is missing: copy it again")
-    return data
+        return Failure(name, f"cannot be decoded ({type(error).__name__}): save it anew")

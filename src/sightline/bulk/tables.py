@@ -148,7 +148,7 @@ def _write_lines(target: Path, rows: Iterable[dict[str, Any]]) -> None:
 def _write_shard(target: Path, part: Part, captions: Sequence[Caption]) -> None:
     """A shard again with our captions, or a new shard of single photos."""
     if part.shard:
-        copy_captioned(target, part.shard, part.shard, {caption.source: caption for caption in captions})
+        copy_captioned(target, part.shard, {caption.source: caption for caption in captions})
         return
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
         for key, suffix, data, caption in _samples(part, captions):

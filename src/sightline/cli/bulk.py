@@ -39,7 +39,7 @@ class Wish:
 def is_bulk(inputs: Sequence[str], output: str | None, form: str, wish: Wish) -> bool:
     """Whether these inputs are worth parts that can be continued: shards, lists, folders of parts, many photos."""
     from sightline.bulk.inputs import LISTS, find
-    from sightline.bulk.shards import is_shard
+    from sightline.data.tar import is_shard
 
     if output is None:
         if wish.given or any(map(is_shard, inputs)):
