@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import importlib.util
 import json
 import re
+import socket
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -387,3 +390,57 @@ def test_who_may_ask(settings: dict[str, Any], headers: dict[str, str], status: 
             assert b"x-content-type-options" in dict(caller.sent[0]["headers"])
 
     asyncio.run(scenario())
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """What the command says, in one line, when it will not start."""
+    import logging
+
+    from sightline.cli import run
+
+    ours, root = logging.getLogger("sightline"), logging.getLogger()
+    before = ours.handlers, ours.propagate, ours.level, list(root.handlers)
+    monkeypatch.delenv("SIGHTLINE_TOKEN", raising=False)
+    for name in ("PYTHONWARNINGS", "HF_HUB_VERBOSITY", "TORCH_CPP_LOG_LEVEL", "HF_HUB_DISABLE_PROGRESS_BARS"):
+        monkeypatch.setenv(name, "")
+
+    def call(*arguments: str) -> str:
+        assert run(["serve", *arguments]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        (line,) = err.splitlines()
+        return line
+
+    with warnings.catch_warnings():
+        yield call
+    ours.handlers, ours.propagate, root.handlers = before[0], before[1], before[3]
+    ours.setLevel(before[2])
+
+
+def test_wrong_flags_and_tokens_are_one_line(complaint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert "--queue is 0" in complaint("--queue", "0")
+    assert "--token-file" in complaint("--token-file", str(tmp_path / "none"))
+    (tmp_path / "empty").write_text("\n")
+    assert "not empty" in complaint("--token-file", str(tmp_path / "empty"))
+    monkeypatch.setenv("SIGHTLINE_TOKEN", "")
+    assert "not empty" in complaint()
+
+
+def test_a_port_in_use_is_known_before_the_model_is_loaded(complaint):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is in use" in complaint("--port", str(port), "--model", "no/such/folder")
+
+
+def test_a_host_that_is_not_ours_is_one_line(complaint):
+    assert "cannot listen on 203.0.113.7:0" in complaint("--host", "203.0.113.7", "--port", "0")
+
+
+def test_what_is_missing_is_named(complaint, monkeypatch: pytest.MonkeyPatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    assert complaint() == "error: sightline serve needs uvicorn: pip install uvicorn"

@@ -366,7 +366,8 @@ def test_files_come_from_a_fixed_map(server: RunningServer):
 
 def test_the_page_and_the_documents_are_there(server: RunningServer):
     page, docs = server.get("/"), server.get("/docs")
-    assert b"What does your photo show?" in page.body
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert b"Sightline" in page.body
     assert b"/v1/explain" in docs.body
     assert b"<script" not in docs.body
     document = server.get("/openapi.json").json

@@ -26,6 +26,7 @@ OPTIONAL = {
     "tensorboard": "curves while training",
     "pycocoevalcap": "METEOR's tables",
     "pillow-heif": "HEIC photos",
+    "fastapi": "sightline serve",
 }
 PHOTOS = 50  # of the dev split, captioned to see whether the model looks at them
 

@@ -91,7 +91,8 @@ class Service:
         except ConfigError as error:
             raise Refusal(422, str(error)) from None
         answers = await together(
-            self.describe_one(number, data, question, place) for number, data in enumerate(upload.photos, 1)
+            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, question, place)
+            for number, data in enumerate(upload.photos, 1)
         )
         named = [
             replace(answer, caption=replace(answer.caption, source=name))
@@ -103,11 +104,11 @@ class Service:
 
         return {"explanations": [await self.in_pool(as_explanation, description) for description in named]}
 
-    async def describe_one(self, number: int, data: bytes, question: Question, place: Place) -> Any:
+    async def describe_one(self, which: str, data: bytes, question: Question, place: Place) -> Any:
         try:
             photo = await self.in_pool(self.describer.prepare, data, question.maps)
         except ImageError as error:
-            raise Refusal(422, f"photo {number}: {error}") from None
+            raise Refusal(422, f"{which}{error}") from None
         place.expected -= 1
         return await asyncio.wrap_future(self.batcher.submit(photo, question))
 

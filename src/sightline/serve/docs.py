@@ -61,7 +61,7 @@ def _fields(schema: dict[str, Any], known: dict[str, Any], above: tuple[str, ...
         nested = ""
         if reference and reference not in above:
             nested = _fields(_resolved(inner, known), known, (*above, reference))
-        rows.append((name, f"<span>{_kind(field)}</span> {escape(field.get('description', ''))}{nested}"))
+        rows.append((name, f"<span>{_kind(field)}.</span> {escape(field.get('description', ''))}{nested}"))
     return _table(rows)
 
 

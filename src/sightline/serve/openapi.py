@@ -63,7 +63,7 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
 def _body(known: dict[str, Any], whole: type[BaseModel], options: type[BaseModel], most: int) -> dict[str, Any]:
     known[whole.__name__]["properties"]["photos"]["maxItems"] = most
     photos = {
-        "type": "array", "minItems": 1, "maxItems": most, "description": "Photos as files.",
+        "type": "array", "minItems": 1, "maxItems": most, "description": "Answers come in the same order.",
         "items": {"type": "string", "format": "binary"},
     }  # fmt: skip
     form = {

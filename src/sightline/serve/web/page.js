@@ -3,7 +3,7 @@
 const SCALE = Uint8Array.from(atob("$SCALE"), (letter) => letter.charCodeAt(0)); // 256 x RGBA
 const SPREAD = $SPREAD, COLOUR = $COLOUR, LONGEST = 960, TRIES = 3;
 const $ = (id) => document.getElementById(id);
-const photo = $("photo"), light = $("light"), panel = $("panel");
+const photo = $("photo"), light = $("light");
 let asking = null, told = null, chosen = -1, timer = 0, pixels = null, token = "", most = Infinity;
 
 fetch("healthz").then((answer) => answer.json()).then((health) => {
@@ -22,7 +22,7 @@ async function ask(file) {
     const answer = await fetch("v1/explain", { method: "POST", body: form, headers, signal: asking.signal });
     const content = await answer.json();
     if (answer.ok) return content.explanations[0];
-    if (answer.status !== 429 || attempt === TRIES) throw new Error(content.error);
+    if (answer.status !== 429 || attempt === TRIES) throw Object.assign(new Error(content.error), { status: answer.status });
     say("The server is busy; trying again shortly.");
     await new Promise((done) => setTimeout(done, 1000 * Math.min(10, Number(answer.headers.get("Retry-After")) || 1)));
   }
@@ -39,6 +39,7 @@ async function describe(file) {
     if (mine === asking) tell(answer);
   } catch (error) {
     if (mine !== asking || error.name === "AbortError") return;
+    if (error.status === 401) return askToken();
     fail(error instanceof TypeError ? "the server cannot be reached: is it still running?" : error.message);
   }
 }
@@ -54,7 +55,8 @@ function begin(file) {
   photo.alt = "";
   photo.hidden = false;
   photo.src = URL.createObjectURL(file);
-  for (const id of ["told", "copy", "play", "panel", "others", "late", "early", "unseen", "welcome"]) $(id).hidden = true;
+  for (const id of ["told", "copy", "play", "panel", "late", "early", "unseen", "welcome"]) $(id).hidden = true;
+  $("legend").textContent = "";
   $("result").hidden = $("ghost").hidden = false;
   $("result").classList.add("busy");
   $("result").setAttribute("aria-busy", "true");
@@ -68,6 +70,15 @@ function done() {
   $("result").classList.remove("busy");
   $("result").removeAttribute("aria-busy");
   $("ghost").hidden = true;
+}
+
+function askToken() {
+  done();
+  $("result").hidden = true;
+  $("welcome").hidden = $("gate").hidden = $("early").hidden = false;
+  $("early").textContent = token ? "This is not the server’s token." : "The server asks for a token first.";
+  $("token").focus();
+  say("");
 }
 
 function fail(reason) {
@@ -100,8 +111,8 @@ function tell(answer) {
   const others = answer.others || [];
   $("ranking").replaceChildren(...others.map((other) => row(capital(other.caption), other.confidence)));
   $("others").hidden = !others.length;
-  $("told").hidden = panel.hidden = false;
-  $("copy").hidden = $("play").hidden = !answer.words.length;
+  $("told").hidden = $("panel").hidden = false;
+  $("copy").hidden = $("play").hidden = $("hint").hidden = !answer.words.length;
   show(-1);
   say(`${answer.sentence} ${percent(answer.confidence)} sure.`);
 }
@@ -133,19 +144,22 @@ function show(index) {
   chosen = index;
   document.querySelectorAll(".word").forEach((word, at) => word.setAttribute("aria-pressed", String(at === index)));
   const word = told?.words[index];
+  $("whole").hidden = Boolean(word);
+  $("legend").textContent = "";
   if (!word) {
     light.classList.remove("lit");
-    panel.replaceChildren(make("p", "quiet", told?.words.length ? "Choose a word to see where it came from, and what else it might have been. The line under each word shows how likely it was." : ""));
+    $("chosen").replaceChildren();
     return;
   }
   const facts = percent(word.probability) + " likely" + (word.gate == null ? "" : ` · gate ${word.gate.toFixed(2)}`);
   const runners = document.createElement("ol");
   runners.className = "ranking";
-  runners.append(...word.alternatives.slice(0, 4).map((other) => row(readable(other.text), other.probability)));
-  panel.replaceChildren(make("h2", "", word.text), make("p", "facts", facts), make("h3", "", "Runners-up"), runners);
+  runners.append(...word.alternatives.slice(0, 5).map((other) => row(readable(other.text), other.probability)));
+  $("chosen").replaceChildren(make("h2", "", word.text), make("p", "facts", facts), make("h3", "", "Runners-up"), runners);
   if (!word.light || photo.hidden) return;
-  const where = told.method === "attention" ? "Where the model looked for" : "What part of the photo led to";
-  light.setAttribute("aria-label", `${where} “${word.text}”`);
+  const where = told.method === "attention" ? "where the model looked for" : "the part of the photo that led to";
+  light.setAttribute("aria-label", `Bright is ${where} “${word.text}”.`);
+  $("legend").textContent = `Bright is ${where} “${word.text}”.`;
   photo.decode().then(() => { if (chosen === index) { shine(word.light); light.hidden = false; requestAnimationFrame(() => light.classList.add("lit")); } }, () => {});
 }
 
@@ -206,7 +220,8 @@ function walk(event, index) {
 function stop() {
   clearInterval(timer);
   timer = 0;
-  $("play").textContent = "Show every word";
+  $("play").textContent = "Play";
+  $("play").setAttribute("aria-label", "Play: show every word in turn");
 }
 
 // -- hands -----------------------------------------------------------------------------------------------------------
@@ -222,6 +237,7 @@ $("play").addEventListener("click", () => {
   if (timer) return stop();
   show(chosen + 1 < told.words.length ? chosen + 1 : 0);
   $("play").textContent = "Pause";
+  $("play").setAttribute("aria-label", "Pause");
   timer = setInterval(() => (chosen + 1 < told.words.length ? show(chosen + 1) : (stop(), show(-1))), 1200);
 });
 $("copy").addEventListener("click", async () => {
