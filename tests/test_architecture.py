@@ -29,6 +29,7 @@ ORDER = [
     {"decoders"},
     {"model"},
     {"decoding"},
+    {"model_files"},
     {"checkpoint"},
     {"hub"},
     {"captioner"},
@@ -136,6 +137,11 @@ def test_importing_sightline_imports_nothing_heavy() -> None:
 def test_what_is_used_is_imported() -> None:
     assert loaded_by("import sightline; sightline.SightlineError; sightline.Caption") == set()
     assert "pydantic" in loaded_by("import sightline.config")
+
+
+def test_torch_waits_for_a_model_that_needs_it() -> None:
+    assert "torch" not in loaded_by("from sightline.captioner import Captioner, load")
+    assert "torch" not in loaded_by("import sightline.decoding, sightline.images, sightline.explain")
 
 
 def test_every_public_name_can_be_reached() -> None:

@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file
 
 import sightline
 from sightline import checkpoint as module
+from sightline import model_files
 from sightline.captioner import Captioner, load
 from sightline.checkpoint import (
     Checkpoint,
-    checkpoint_hash,
     load_checkpoint,
     save_checkpoint,
 )
@@ -34,6 +34,7 @@ from sightline.decoders import DECODERS, build_decoder
 from sightline.encoders import build_encoder
 from sightline.errors import CheckpointError, ConfigError, DataError, ImageError
 from sightline.model import CaptionModel
+from sightline.model_files import checkpoint_hash
 from sightline.tokenizers import TOKENIZERS, Tokenizer, train_tokenizer
 from sightline.types import Caption, Failure
 
@@ -272,7 +273,7 @@ def test_a_damaged_json_file_is_named(name: str, content: bytes, folder: Path) -
 
 
 def test_a_json_file_beyond_all_reason_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_JSON", 100)
+    monkeypatch.setattr(model_files, "LARGEST_JSON", 100)
     assert "config.json is larger than" in refusal(folder)
 
 

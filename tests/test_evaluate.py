@@ -10,13 +10,13 @@ import pytest
 
 import sightline
 from sightline.captioner import load
-from sightline.checkpoint import checkpoint_hash
 from sightline.comparison import compare
 from sightline.data import load_dataset, read_results, write_results
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation import Evaluation, evaluate, score_results
 from sightline.evaluation_page import render_page, write_page
 from sightline.metrics import score
+from sightline.model_files import checkpoint_hash
 
 QUICK = ("bleu", "rouge", "cider")
 

@@ -166,7 +166,7 @@ def test_replaying_a_caption_gives_the_search_s_probabilities(kind: str) -> None
     found = captioner.decode([features])[0]
     trace = replay(captioner.models[0].decoder, features, found.tokens)
     assert trace.log_probs.shape == (2, len(found.tokens))
-    assert trace.log_probs[0].exp().tolist() == pytest.approx([word.probability for word in found.words], abs=1e-5)
+    assert np.exp(trace.log_probs[0]).tolist() == pytest.approx([word.probability for word in found.words], abs=1e-5)
     assert replay(captioner.models[0].decoder, features, ()).log_probs.shape == (2, 0)
 
 
@@ -234,9 +234,9 @@ def test_occlusion_finds_the_patch_that_counts(place: tuple[int, int]) -> None:
 
 
 def test_hiding_a_patch_greys_that_patch_alone() -> None:
-    pixels = torch.ones(3, 50, 50)
+    pixels = np.ones((3, 50, 50))
     hidden = hide(pixels, (6, 0))
-    assert hidden[:, 38:, :12].abs().max() == 0
+    assert np.abs(hidden[:, 38:, :12]).max() == 0
     assert hidden[:, :37].min() == 1 and hidden[:, :, 13:].min() == 1
     assert hide(pixels, None) is pixels and pixels.min() == 1
 

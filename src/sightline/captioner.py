@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import torch
 
-from sightline.checkpoint import Checkpoint, load_checkpoint
 from sightline.decoding import DecodingOptions, Hypothesis, decode
 from sightline.errors import ConfigError, ImageError, nearest
 from sightline.files import Stretch
 from sightline.hub import fetch, is_hub_name, kept
 from sightline.images import ImageSource, open_image
 from sightline.types import Caption, Failure, ImageFeatures, Word
+
+if TYPE_CHECKING:  # imported where a model needs it
+    import torch
+
+    from sightline.checkpoint import Checkpoint
 
 SHIPPED = Path(__file__).parent / "models"
 DEFAULT_MODEL = SHIPPED / "default"
@@ -27,8 +30,9 @@ class Captioner:
     """One trained model, or several with one vocabulary acting together."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str | torch.device = "cpu"):
-        self.device = torch.device(device)
-        self.models = [checkpoint.model.to(self.device).eval() for checkpoint in checkpoints]
+        self.device = device
+        self.checkpoints = list(checkpoints)
+        self.models: list[Any] = [checkpoint.model.to(device).eval() for checkpoint in checkpoints]
         self.tokenizer = checkpoints[0].tokenizer
         if any(other.tokenizer.to_json() != self.tokenizer.to_json() for other in checkpoints[1:]):
             raise ConfigError(
@@ -36,6 +40,10 @@ class Captioner:
             )
         self.folders = [checkpoint.folder for checkpoint in checkpoints]
         self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
+
+    def signatures(self) -> list[str]:
+        """Which weights each model has; empty where they were never saved."""
+        return [checkpoint.signature() for checkpoint in self.checkpoints]
 
     @overload
     def caption(self, source: list[ImageSource], **options: Any) -> list[Caption]: ...
@@ -87,11 +95,8 @@ class Captioner:
 
     def encode(self, photos: Sequence[Any]) -> list[ImageFeatures]:
         """Each model's features of some opened photos."""
-        with torch.inference_mode():
-            return [
-                model.encoder(torch.stack([model.encoder.preprocess(photo) for photo in photos]).to(self.device))
-                for model in self.models
-            ]
+        encoders = [model.encoder for model in self.models]
+        return [encoder.look(np.stack([encoder.preprocess.pixels(photo) for photo in photos])) for encoder in encoders]
 
     def decode(self, features: Sequence[ImageFeatures], options: DecodingOptions | None = None) -> list[Caption]:
         """Captions from ready features, one set for each model."""
@@ -138,7 +143,7 @@ class Captioner:
     def _attention(found: Hypothesis, places: list[int], grid: tuple[int, int]) -> np.ndarray | None:
         if found.attention is None or not grid[0]:
             return None
-        return found.attention[places].mean(0).view(grid).float().cpu().numpy()
+        return found.attention[places].mean(0).reshape(grid)
 
     def _alternatives(self, found: Hypothesis, place: int) -> tuple[tuple[str, float], ...]:
         if not found.alternatives:
@@ -148,6 +153,8 @@ class Captioner:
 
 def load(*names: str | Path, device: str | torch.device = "cpu") -> Captioner:
     """The shipped model, a model folder or a hub name; several folders make an ensemble."""
+    from sightline.checkpoint import load_checkpoint
+
     return Captioner([load_checkpoint(resolve(name)) for name in names or (DEFAULT_MODEL,)], device)
 
 

@@ -5,7 +5,6 @@ Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +16,15 @@ from torch import Tensor, nn
 
 from sightline.config import check_part
 from sightline.decoders import build_decoder
-from sightline.decoding import DecodingOptions
 from sightline.encoders import encoder_from_spec
 from sightline.encoders.weights import Unfilled, load_strictly
 from sightline.errors import CheckpointError, ConfigError
 from sightline.files import atomic_path, write_atomically
 from sightline.model import CaptionModel
+from sightline.model_files import check_decoding, checkpoint_hash, read_json
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 FORMAT = "sightline-1"
-LARGEST_JSON = 64 * 2**20
 LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")  # timm's
 SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
 
@@ -41,6 +39,10 @@ class Checkpoint:
     metrics: dict[str, Any] = field(default_factory=dict)
     recipe: str = ""
     folder: Path | None = None
+
+    def signature(self) -> str:
+        """Which weights these are, for score signatures."""
+        return checkpoint_hash(self.folder) if self.folder else ""
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = False) -> None:
@@ -75,7 +77,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
     with Unfilled():
         model = _build(config, tokenizer, folder)
-    _check_decoding(config.get("decoding", {}), tokenizer, folder)
+    check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
     load_model_tensors(model, folder / "model.safetensors")
     metrics = folder / "metrics.json"
     recipe = folder / "recipe.toml"
@@ -140,18 +142,6 @@ def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
         raise ConfigError(f"encoder.shape is {shape!r}, not three whole numbers above 0")
 
 
-def _check_decoding(options: Any, tokenizer: Tokenizer, folder: Path) -> None:
-    try:
-        chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
-    except (TypeError, ConfigError) as error:
-        raise CheckpointError(f"{folder}/config.json: 'decoding' does not fit: {error}") from None
-    if chosen.max_length > tokenizer.max_length:
-        raise CheckpointError(
-            f"{folder}/config.json: decoding.max_length is {chosen.max_length}, "
-            f"more than the model's {tokenizer.max_length}"
-        )
-
-
 def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
     """A network's tensors for a file, each once: tied ones under their first name."""
     tied = _tied(model)
@@ -203,24 +193,3 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise CheckpointError(f"{path} is larger than {LARGEST_JSON >> 20} MB; this is not one of our files")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is not a JSON object; copy the file again")
-    return value
-
-
-def checkpoint_hash(folder: str | Path) -> str:
-    """A short name for exactly these weights, for score signatures."""
-    digest = hashlib.sha256()
-    with (Path(folder) / "model.safetensors").open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()[:12]

@@ -16,7 +16,6 @@ from typing import Any
 
 from sightline import __version__
 from sightline.captioner import Captioner, load
-from sightline.checkpoint import checkpoint_hash
 from sightline.data import Dataset, Example, load_dataset, read_references, read_results, write_results
 from sightline.data.dataset import SPLIT_NAMES
 from sightline.decoding import DecodingOptions
@@ -157,7 +156,7 @@ def describe(captioner: Captioner, options: DecodingOptions) -> list[str]:
     folders = [folder for folder in captioner.folders if folder is not None]
     if folders and (count := _min_count(folders[0])) is not None:
         parts.append(f"min-count:{count}")
-    hashes = [checkpoint_hash(folder) for folder in folders]
+    hashes = [signature for signature in captioner.signatures() if signature]
     return [*parts, f"ckpt:{'+'.join(hashes) or 'unsaved'}"]
 
 

@@ -10,12 +10,15 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sightline import __version__
-from sightline.checkpoint import LARGEST_JSON, Checkpoint, load_checkpoint
 from sightline.errors import CheckpointError, ConfigError, SightlineError
 from sightline.files import atomic_folder, models_folder, printable
+from sightline.model_files import LARGEST_JSON
+
+if TYPE_CHECKING:
+    from sightline.checkpoint import Checkpoint
 
 NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
 FILES = (*NEEDED, "confidence.json", "metrics.json", "recipe.toml", "README.md")
@@ -74,6 +77,8 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 def load_from_hub(name: str, revision: str | None = None) -> Checkpoint:
     """Fetch a model, see that it loads, and keep it among the local models; it replaces an older copy as a whole."""
+    from sightline.checkpoint import load_checkpoint
+
     source = fetch(name, revision)
     load_checkpoint(source)
     target = kept(name)
@@ -87,6 +92,8 @@ def load_from_hub(name: str, revision: str | None = None) -> Checkpoint:
 def push(folder: str | Path, name: str, private: bool = False, message: str | None = None) -> Pushed:
     """Upload a model folder with its card; the repository is made if it is not there."""
     from huggingface_hub import CommitOperationAdd, HfApi
+
+    from sightline.checkpoint import load_checkpoint
 
     _check_name(name)
     folder = Path(folder)

@@ -10,15 +10,17 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from sightline.errors import CheckpointError, ConfigError, ImageError
 from sightline.files import IMAGE_SUFFIXES, Stretch, find_images, is_image_path, local_path, printable
+
+if TYPE_CHECKING:  # imported where tensors are made: captioning with onnxruntime needs no torch
+    import torch
+    from torch import Tensor
 
 __all__ = ["IMAGE_SUFFIXES", "ImageSource", "Preprocess", "find_images", "is_image_path", "open_image"]
 
@@ -233,7 +235,13 @@ class Preprocess:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """(3, size, size), float32, normalised."""
-        return self._normalise(_to_tensor(self.visible(image)))
+        import torch
+
+        return torch.from_numpy(self.pixels(image))
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """The same as an array."""
+        return self._normalise(_to_array(self.visible(image)))
 
     def visible(self, image: Image.Image) -> Image.Image:
         """The exact square the encoder sees, as a picture to draw on."""
@@ -262,6 +270,8 @@ class Preprocess:
         The four augmentations of the CNN + LSTM recipe; its source gives no strengths, these are ours. The corners
         a rotation uncovers take the mean colour, which is zero once normalised.
         """
+        import torch
+
         area, ratio, across, down, flip, turn, brightness, contrast = torch.rand(8, generator=generator).tolist()
         square = min(image.size)
         width, height = image.size if self.fit == "squash" else (square, square)
@@ -274,14 +284,14 @@ class Preprocess:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         background = tuple(round(255 * min(1.0, max(0.0, value))) for value in self.mean)
         picture = picture.rotate(16 * turn - 8, Image.Resampling.BILINEAR, fillcolor=background)  # within ±8 degrees
-        pixels = _to_tensor(picture) * (0.8 + 0.4 * brightness)
+        pixels = _to_array(picture) * (0.8 + 0.4 * brightness)
         grey = pixels.mean()
-        return self._normalise(((pixels - grey) * (0.8 + 0.4 * contrast) + grey).clamp(0, 1))
+        return torch.from_numpy(self._normalise(((pixels - grey) * (0.8 + 0.4 * contrast) + grey).clip(0, 1)))
 
     def unnormalise(self, pixels: Tensor) -> Image.Image:
         """The picture a (3, size, size) tensor of ours shows."""
-        shown = pixels.detach().cpu().float() * _channels(self.std) + _channels(self.mean)
-        return Image.fromarray(shown.clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).numpy())
+        shown = pixels.detach().cpu().float().numpy() * _channels(self.std) + _channels(self.mean)
+        return Image.fromarray(np.rint(255 * shown.clip(0, 1)).astype(np.uint8).transpose(1, 2, 0))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
@@ -328,17 +338,17 @@ class Preprocess:
         inside = (left, top, min(right, image.width), min(bottom, image.height))  # rounding may step out by a hair
         return image.resize((self.size, self.size), filter_, box=inside)
 
-    def _normalise(self, pixels: Tensor) -> Tensor:
+    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels - _channels(self.mean)) / _channels(self.std)
 
 
-def _to_tensor(image: Image.Image) -> Tensor:
-    pixels = torch.from_numpy(np.array(image))  # (H, W, 3)
-    return pixels.permute(2, 0, 1).contiguous().float() / 255  # (3, H, W)
+def _to_array(image: Image.Image) -> np.ndarray:
+    pixels = np.asarray(image).transpose(2, 0, 1)  # (3, H, W)
+    return np.ascontiguousarray(pixels, np.float32) / 255
 
 
-def _channels(values: Triple) -> Tensor:
-    return torch.tensor(values).view(3, 1, 1)
+def _channels(values: Triple) -> np.ndarray:
+    return np.array(values, np.float32).reshape(3, 1, 1)
 
 
 def _is_side(value: object) -> bool:

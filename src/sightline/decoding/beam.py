@@ -7,90 +7,88 @@ when no unfinished caption can still overtake those asked for; once K are finish
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from sightline.decoding.filters import NEVER, forbid
+from sightline.decoding.filters import NEVER, forbid, log_softmax
 from sightline.decoding.options import DecodingOptions
-from sightline.decoding.trail import Endings, Features, StepDecoder, Trail, batch_of, worth_dropping
+from sightline.decoding.steps import Features, StepDecoder, photos_in
+from sightline.decoding.trail import Endings, Trail, best, worth_dropping
 from sightline.tokenizers.base import Tokenizer
 
 
-@torch.inference_mode()
 def beam_search(decoder: StepDecoder, features: Features, options: DecodingOptions) -> tuple[Trail, Endings]:
     """The best captions found of each photo; ``trail.hypotheses(endings)`` reads them."""
-    batch, device = batch_of(features)
+    batch = photos_in(features)
     trail = Trail(batch, options)
-    finished = _Finished(batch, options, device)
-    photos = torch.arange(batch, device=device)  # (A,): the photos carried; finished ones are dropped now and then
-    open_photos = torch.ones_like(photos, dtype=torch.bool)  # (A,): those still searched
-    totals = torch.zeros(batch, 1, device=device)  # (A, K): log-probability so far; K is 1 before the first step
-    history = photos.new_empty(batch, 0) if options.no_repeat_ngram else None  # (A*K, t)
-    token = torch.full_like(photos, Tokenizer.start)  # (A*K,)
+    finished = _Finished(batch, options)
+    photos = np.arange(batch)  # (A,): the photos carried; finished ones are dropped now and then
+    open_photos = np.ones(batch, bool)  # (A,): those still searched
+    totals = np.zeros((batch, 1), np.float32)  # (A, K): log-probability so far; K is 1 before the first step
+    history = np.empty((batch, 0), np.int64) if options.no_repeat_ngram else None  # (A*K, t)
+    tokens = np.full((batch, 1), Tokenizer.start)  # (A, K)
     state = decoder.start(features)
 
     for length in range(options.max_length - 1):
-        logits, state, extras = decoder.step(token, state)
-        log_probs = forbid(logits.float().log_softmax(1), history, length, options)  # (A*K, V)
+        logits, state, extras = decoder.step(tokens.flatten(), state)
+        log_probs = forbid(log_softmax(logits), history, length, options)  # (A*K, V)
         (carried, beams), vocabulary = totals.shape, log_probs.shape[1]
-        joint = (totals.reshape(-1, 1) + log_probs).view(carried, -1)  # (A, K*V)
+        joint = (totals.reshape(-1, 1) + log_probs).reshape(carried, -1)  # (A, K*V)
         # Of twice the beam at most half end, so that a full beam of unfinished captions is left.
-        totals, index = joint.topk(min(2 * options.beam, joint.shape[1]), dim=1)  # (A, 2K), best first
-        own = log_probs.view(carried, -1).gather(1, index)
+        totals, index = best(joint, 2 * options.beam)  # (A, 2K), best first
+        own = np.take_along_axis(log_probs.reshape(carried, -1), index, 1)
         parents, tokens = index // vocabulary, index % vocabulary
 
         ends = tokens == Tokenizer.end
         accepted = ends & open_photos[:, None]
         accepted[:, options.beam :] = False
-        finished.add(photos, totals.masked_fill(~accepted, NEVER), parents, own, length)
+        finished.add(photos, np.where(accepted, totals, NEVER), parents, own, length)
 
-        going_on = ends.int().argsort(dim=1, stable=True)[:, : options.beam]  # (A, K): unfinished first, order kept
-        totals = totals.masked_fill(ends, NEVER).gather(1, going_on)
-        tokens, parents, own = (value.gather(1, going_on) for value in (tokens, parents, own))
+        going_on = np.argsort(ends, axis=1, kind="stable")[:, : options.beam]  # (A, K): unfinished first, order kept
+        totals = np.take_along_axis(np.where(ends, NEVER, totals), going_on, 1)
+        tokens, parents, own = (np.take_along_axis(value, going_on, 1) for value in (tokens, parents, own))
         trail.record(photos, tokens, parents, own, trail.extras(log_probs, extras))
 
         open_photos = open_photos & ~finished.settled(photos, totals[:, 0], length + 1)
-        if length == options.max_length - 2 or not bool(open_photos.any()):
+        if length == options.max_length - 2 or not open_photos.any():
             break
-        rows = parents + beams * torch.arange(carried, device=device)[:, None]  # (A, K) into the old rows
+        rows = parents + beams * np.arange(carried)[:, None]  # (A, K) into the old rows
         if worth_dropping(open_photos):
-            keep = open_photos.nonzero().squeeze(1)
+            keep = open_photos.nonzero()[0]
             photos, open_photos, totals = photos[keep], open_photos[keep], totals[keep]
             tokens, rows = tokens[keep], rows[keep]
             state = state.keep(keep, rows.flatten())
         elif options.beam > 1:
             state = state.reorder(rows.flatten())
-        token = tokens.flatten()
         if history is not None:
-            history = torch.cat([history[rows.flatten()], token[:, None]], dim=1)
+            history = np.concatenate([history[rows.flatten()], tokens.reshape(-1, 1)], axis=1)
 
-    return trail, finished.with_cut(photos, totals.masked_fill(~open_photos[:, None], NEVER)).ranked(options.candidates)
+    return trail, finished.with_cut(photos, np.where(open_photos[:, None], totals, NEVER)).ranked(options.candidates)
 
 
 class _Finished:
     """The best K finished captions of each photo, best first."""
 
-    def __init__(self, batch: int, options: DecodingOptions, device: torch.device) -> None:
+    def __init__(self, batch: int, options: DecodingOptions) -> None:
         self.options = options
-        self.score = torch.full((batch, options.beam), NEVER, device=device)
-        self.end_log_prob = torch.zeros_like(self.score)
-        self.beam = torch.zeros_like(self.score, dtype=torch.long)
-        self.length = torch.zeros_like(self.beam)
+        self.score = np.full((batch, options.beam), NEVER, np.float32)
+        self.end_log_prob = np.zeros_like(self.score)
+        self.beam = np.zeros_like(self.score, np.int64)
+        self.length = np.zeros_like(self.beam)
 
-    def add(self, photos: Tensor, totals: Tensor, parents: Tensor, own: Tensor, length: int) -> None:
+    def add(self, photos: np.ndarray, totals: np.ndarray, parents: np.ndarray, own: np.ndarray, length: int) -> None:
         """Captions of ``length`` tokens that end now; ``totals`` (A, C) are -inf where one does not."""
         new = {
             "score": totals / (length + 1) ** self.options.length_penalty,
             "end_log_prob": own,
             "beam": parents,
-            "length": torch.full_like(parents, length),
+            "length": np.full_like(parents, length),
         }
-        joined = {name: torch.cat([getattr(self, name)[photos], value], dim=1) for name, value in new.items()}
-        best = joined["score"].argsort(dim=1, descending=True, stable=True)[:, : self.options.beam]
+        joined = {name: np.concatenate([getattr(self, name)[photos], value], axis=1) for name, value in new.items()}
+        order = np.argsort(-joined["score"], axis=1, kind="stable")[:, : self.options.beam]
         for name, value in joined.items():
-            getattr(self, name)[photos] = value.gather(1, best)
+            getattr(self, name)[photos] = np.take_along_axis(value, order, 1)
 
-    def settled(self, photos: Tensor, best_total: Tensor, length: int) -> Tensor:
+    def settled(self, photos: np.ndarray, best_total: np.ndarray, length: int) -> np.ndarray:
         """(A,): whether a photo has all it needs, its best unfinished caption having ``length`` tokens.
 
         Log-probabilities only fall, so what that caption may still reach is its total now over the greatest length.
@@ -103,13 +101,13 @@ class _Finished:
         next_end = best_total / (length + 1) ** penalty
         return (worst_asked >= reachable) | (full & (worst_asked >= next_end))
 
-    def with_cut(self, photos: Tensor, totals: Tensor) -> Endings:
+    def with_cut(self, photos: np.ndarray, totals: np.ndarray) -> Endings:
         """The finished captions, and those (A, K) of open photos that the greatest length cut."""
         length = self.options.max_length - 1
-        score = torch.full((len(self.score), totals.shape[1]), NEVER, device=totals.device)
+        score = np.full((len(self.score), totals.shape[1]), NEVER, np.float32)
         score[photos] = totals / length**self.options.length_penalty
-        beam = torch.arange(score.shape[1], device=totals.device).expand_as(score)
-        no, yes = torch.zeros_like(beam, dtype=torch.bool), torch.ones_like(self.beam, dtype=torch.bool)
-        cut = Endings(score, torch.full_like(beam, length), beam, torch.zeros_like(score), finished=no)
+        beam = np.broadcast_to(np.arange(score.shape[1]), score.shape)
+        no, yes = np.zeros(beam.shape, bool), np.ones(self.beam.shape, bool)
+        cut = Endings(score, np.full(beam.shape, length), beam, np.zeros_like(score), finished=no)
         done = Endings(self.score, self.length, self.beam, self.end_log_prob, finished=yes)
         return done.joined(cut)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from sightline.decoding.trail import Features, StepDecoder
+from sightline.decoding.filters import log_softmax
+from sightline.decoding.steps import Features, StepDecoder, as_steps
 from sightline.errors import ConfigError
 from sightline.types import DecoderState, ImageFeatures
 
 
-class Ensemble:
+class Ensemble(StepDecoder):
     """Has ``start`` and ``step`` like any decoder. Members may look through different encoders."""
 
-    def __init__(self, members: Sequence[StepDecoder]) -> None:
+    def __init__(self, members: Sequence[Any]) -> None:
         if not members:
             raise ConfigError("an ensemble has no members; give at least one decoder")
-        self.members = tuple(members)
+        self.members = tuple(as_steps(member) for member in members)
 
     def start(self, features: Features) -> DecoderState:
         """``features``: one for all members, or one for each in their order."""
@@ -30,14 +31,14 @@ class Ensemble:
             raise ConfigError(f"the features are of {[len(seen) for seen in each]} photos; give all the same photos")
         return _join([member.start(seen) for member, seen in zip(self.members, each)])
 
-    def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
         """Logits are logarithms of the members' mean probabilities; extras are averaged where they agree in shape."""
-        steps = [member.step(token, own) for member, own in zip(self.members, self._split(state))]
+        steps = [member.step(tokens, own) for member, own in zip(self.members, self._split(state))]
         sizes = [logits.shape[1] for logits, _, _ in steps]
         if len(set(sizes)) > 1:
             raise ConfigError(f"the ensemble's vocabularies have {sizes} tokens; use models trained with one tokenizer")
-        stacked = torch.stack([logits.float().log_softmax(1) for logits, _, _ in steps])  # (members, R, V)
-        logits = stacked.logsumexp(0) - math.log(len(steps))
+        stacked = np.stack([log_softmax(logits) for logits, _, _ in steps])  # (members, R, V)
+        logits = np.logaddexp.reduce(stacked, axis=0) - math.log(len(steps))
         return logits, _join([own for _, own, _ in steps]), _mean_extras([extras for _, _, extras in steps])
 
     def _split(self, state: DecoderState) -> list[DecoderState]:
@@ -55,12 +56,12 @@ def _join(states: Sequence[DecoderState]) -> DecoderState:
     )
 
 
-def _of_member(values: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+def _of_member(values: dict[str, Any], number: int) -> dict[str, Any]:
     prefix = f"{number}."
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
-def _mean_extras(extras: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _mean_extras(extras: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Grids of different encoders do not lie over each other, so only values of one shape are averaged."""
     alike = [name for name in extras[0] if len({own[name].shape if name in own else None for own in extras}) == 1]
-    return {name: torch.stack([own[name] for own in extras]).mean(0) for name in alike}
+    return {name: np.stack([own[name] for own in extras]).mean(0) for name in alike}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,6 +44,12 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor) -> ImageFeatures:
         maps, pooled = self.maps(images.contiguous(memory_format=torch.channels_last))  # twice as fast on a CPU
         return ImageFeatures(maps.flatten(2).transpose(1, 2), pooled, maps.shape[2], maps.shape[3])
+
+    @torch.inference_mode()
+    def look(self, pixels: np.ndarray) -> ImageFeatures:
+        """As ``forward``, of an array, wherever the network lies: what captioning asks of any encoder."""
+        device = next(self.parameters(), torch.empty(0)).device
+        return self(torch.from_numpy(pixels).to(device))
 
     def measure(self, shape: tuple[int, int, int] | None = None) -> None:
         """The grid's depth, height and width: as given, or found by looking at one empty picture."""

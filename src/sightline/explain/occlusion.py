@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sightline.decoding import Ensemble
 from sightline.explain.trace import replay
 from sightline.progress import track
-from sightline.types import ImageFeatures
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +25,6 @@ PATCH = 2
 BATCH = 16
 
 
-@torch.inference_mode()
 def occlusion_maps(
     captioner: Captioner, photo: Image, tokens: Sequence[int], words: Sequence[Sequence[int]]
 ) -> np.ndarray:
@@ -36,34 +32,34 @@ def occlusion_maps(
 
     Each place gets the mean over the patches that cover it.
     """
-    pixels = [model.encoder.preprocess(photo).to(captioner.device) for model in captioner.models]
+    pixels = [model.encoder.preprocess.pixels(photo) for model in captioner.models]
     decoder = Ensemble([model.decoder for model in captioner.models])
     steps = PLACES - PATCH + 1
     patches = [(top, left) for top in range(steps) for left in range(steps)]
 
-    def scores(chosen: Sequence[tuple[int, int] | None]) -> Tensor:
+    def scores(chosen: Sequence[tuple[int, int] | None]) -> np.ndarray:
         """(patches, words)"""
-        features: list[ImageFeatures] = [
-            model.encoder(torch.stack([hide(own, patch) for patch in chosen]))
+        features = [
+            model.encoder.look(np.stack([hide(own, patch) for patch in chosen]))
             for model, own in zip(captioner.models, pixels)
         ]
         log_probs = replay(decoder, features, tokens).log_probs  # (patches, T)
-        return torch.stack([log_probs[:, list(positions)].sum(1) for positions in words], 1).cpu()
+        return np.stack([log_probs[:, list(positions)].sum(1) for positions in words], 1)
 
     if not words:
         return np.zeros((0, PLACES, PLACES))
     whole = scores([None])
     batches = [patches[start : start + BATCH] for start in range(0, len(patches), BATCH)]
-    fall = torch.cat([whole - scores(batch) for batch in track(batches, "hiding patches")]).clamp(min=0)
+    fall = np.concatenate([whole - scores(batch) for batch in track(batches, "hiding patches")]).clip(min=0)
     total, covered = np.zeros((len(words), PLACES, PLACES)), np.zeros((PLACES, PLACES))
-    for (top, left), falls in zip(patches, fall.double().numpy()):
+    for (top, left), falls in zip(patches, fall):
         where = np.s_[..., top : top + PATCH, left : left + PATCH]
         total[where] += falls[:, None, None]
         covered[where] += 1
     return total / covered
 
 
-def hide(pixels: Tensor, patch: tuple[int, int] | None) -> Tensor:
+def hide(pixels: np.ndarray, patch: tuple[int, int] | None) -> np.ndarray:
     """The normalised photo (3, S, S) with one patch of the mean colour, which is zero; None hides nothing."""
     if patch is None:
         return pixels
@@ -71,6 +67,6 @@ def hide(pixels: Tensor, patch: tuple[int, int] | None) -> Tensor:
     (top, bottom), (left, right) = (
         (round(start * side / PLACES), round((start + PATCH) * side / PLACES)) for start in patch
     )
-    hidden = pixels.clone()
+    hidden = pixels.copy()
     hidden[:, top:bottom, left:right] = 0
     return hidden

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sightline.decoding.trail import Features, StepDecoder, batch_of
+from sightline.decoding.filters import log_softmax
+from sightline.decoding.steps import Features, as_steps, photos_in
 from sightline.tokenizers.base import Tokenizer
 
 
@@ -21,28 +21,27 @@ from sightline.tokenizers.base import Tokenizer
 class Trace:
     """What a decoder says to T given tokens before each of B photos."""
 
-    log_probs: Tensor  # (B, T): of each token, the ones before it given
-    extras: dict[str, Tensor]  # each (B, T, ...), e.g. attention, gate, attention_by_head
+    log_probs: np.ndarray  # (B, T): of each token, the ones before it given
+    extras: dict[str, np.ndarray]  # each (B, T, ...), e.g. attention, gate, attention_by_head
 
 
-@torch.inference_mode()
-def replay(decoder: StepDecoder, features: Features, tokens: Sequence[int]) -> Trace:
+def replay(decoder: Any, features: Features, tokens: Sequence[int]) -> Trace:
     """``tokens`` are a caption's, without start and end; all photos get the same ones."""
-    batch, device = batch_of(features)
-    state = decoder.start(features)
+    steps, batch = as_steps(decoder), photos_in(features)
+    state = steps.start(features)
     log_probs, collected = [], []
     for before, token in zip([Tokenizer.start, *tokens], tokens):
-        logits, state, extras = decoder.step(torch.full((batch,), before, device=device), state)
-        log_probs.append(logits.float().log_softmax(1)[:, token])
+        logits, state, extras = steps.step(np.full(batch, before), state)
+        log_probs.append(log_softmax(logits)[:, token])
         collected.append(extras)
     if not log_probs:
-        return Trace(torch.zeros(batch, 0), {})
-    stacked = {name: torch.stack([extras[name] for extras in collected], 1) for name in collected[0]}
-    return Trace(torch.stack(log_probs, 1), stacked)
+        return Trace(np.zeros((batch, 0)), {})
+    stacked = {name: np.stack([extras[name] for extras in collected], 1) for name in collected[0]}
+    return Trace(np.stack(log_probs, 1), stacked)
 
 
 def attention_by_head(
-    decoder: StepDecoder, features: Features, tokens: Sequence[int], words: Sequence[Sequence[int]]
+    decoder: Any, features: Features, tokens: Sequence[int], words: Sequence[Sequence[int]]
 ) -> np.ndarray | None:
     """(words, blocks, heads, N) for one photo, or None where the decoder has no heads.
 
@@ -51,4 +50,4 @@ def attention_by_head(
     by_head = replay(decoder, features, tokens).extras.get("attention_by_head")  # (1, T, blocks, heads, N)
     if by_head is None or not words:
         return None
-    return torch.stack([by_head[0, list(positions)].mean(0) for positions in words]).float().cpu().numpy()
+    return np.stack([by_head[0, list(positions)].mean(0) for positions in words])
