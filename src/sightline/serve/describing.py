@@ -9,22 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sightline.explain.maps import scaled
 from sightline.explain.occlusion import occlusion_maps
 from sightline.images import Box, open_image
-from sightline.types import Caption, ImageFeatures
+from sightline.types import Caption
 
 if TYPE_CHECKING:
     from sightline.captioner import Captioner
     from sightline.decoding import DecodingOptions
-    from sightline.encoders.base import Encoder
 
 RUNNERS_UP = 5
 OTHERS = 5
-AT_ONCE = 4  # photos an encoder looks at together on a CPU: 16 fall out of its caches and take a quarter longer each
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Question:
 class Photo:
     """A photo as the encoders want it, so that what waits is small; its file only where it is needed once more."""
 
-    pixels: tuple[Tensor, ...]  # one (3, S, S) for each model
+    pixels: tuple[np.ndarray, ...]  # one (3, S, S) for each model
     seen: Box
     data: bytes | None
 
@@ -74,25 +71,15 @@ class Describer:
         """Open and preprocess; `ImageError` if that cannot be done. May run in any thread."""
         image = open_image(data, max_pixels=self.max_pixels)
         steps = [model.encoder.preprocess for model in self.captioner.models]
-        pixels = tuple(step(image) for step in steps)
+        pixels = tuple(step.pixels(image) for step in steps)
         return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
 
     def describe(self, question: Question, photos: Sequence[Photo]) -> list[Description]:
         """Only ever called in the model's thread."""
-        with torch.inference_mode():
-            every = zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
-            features = [self._look(model.encoder, torch.stack(pixels)) for model, pixels in every]
-            captions = self.captioner.decode(features, question.options)
+        every = zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
+        features = [model.encoder.look(np.stack(pixels)) for model, pixels in every]
+        captions = self.captioner.decode(features, question.options)
         return [self._description(question, caption, photo) for caption, photo in zip(captions, photos)]
-
-    def _look(self, encoder: Encoder, pixels: Tensor) -> ImageFeatures:
-        device = self.captioner.device
-        parts = pixels.to(device).split(AT_ONCE if device.type == "cpu" else len(pixels))
-        seen = [encoder(part) for part in parts]
-        if len(seen) == 1:
-            return seen[0]
-        grid, pooled = torch.cat([one.grid for one in seen]), torch.cat([one.pooled for one in seen])
-        return replace(seen[0], grid=grid, pooled=pooled)
 
     def _description(self, question: Question, caption: Caption, photo: Photo) -> Description:
         hidden = question.occlusion or any(word.attention is None for word in caption.words)
