@@ -206,21 +206,22 @@ def every_caption(tokenizer):
         yield [tokenizer.start, *cut]
 
 
-def log_chance(model, tokens):
-    log_probs = model(some_features(), tokens[:, :-1]).logits.log_softmax(-1)
+def log_chance(model, tokens, temperature=1.0):
+    log_probs = (model(some_features(), tokens[:, :-1]).logits / temperature).log_softmax(-1)
     chosen = log_probs.gather(2, tokens[:, 1:, None]).squeeze(2)
     return (chosen * (tokens[:, 1:] != 0)).sum()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("baseline", ["greedy", "mean"])
-def test_the_self_critical_estimator_is_unbiased(critic, baseline):
+def test_the_self_critical_estimator_is_unbiased(critic, baseline, temperature):
     """Over all captions (or pairs of them) the model can draw, the gradients sum to that of the expected reward."""
     model, tokenizer, context = critic
     samples = 1 if baseline == "greedy" else 2
-    objective = SelfCritical(pad=0, samples=samples, baseline=baseline)
+    objective = SelfCritical(pad=0, samples=samples, baseline=baseline, temperature=temperature)
     objective.prepare(model, context)
     captions = [torch.tensor([row]) for row in every_caption(tokenizer)]
-    chances = [log_chance(model, caption).exp() for caption in captions]
+    chances = [log_chance(model, caption, temperature).exp() for caption in captions]
     assert float(sum(chances).detach()) == pytest.approx(1, abs=1e-9)
 
     rewards = [float(objective._score(caption, np.array([0]))[0]) for caption in captions]

@@ -3,7 +3,9 @@ they are than a baseline.
 
 The baseline is the greedy caption's reward, or the mean reward of the *other* samples of the photo, which keeps the
 estimate unbiased. The end token counts as a word on both sides: without it, captions learn to stop too early ("a dog in
-a"). Dropout is off for drawing and for the gradient, so both speak of the same policy.
+a"). Dropout is off for drawing and for the gradient, so both speak of the same policy. A temperature below 1 sharpens
+that policy: a model trained with label smoothing draws wild captions, among which the shortest is the least wrong, and
+so unlearns length; beam search, which judges it in the end, looks for its best captions, not its average ones.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from sightline.errors import ConfigError
 from sightline.metrics.cider import CiderReward
 from sightline.metrics.ptb import tokenize
 from sightline.training.objectives.base import Logs, Objective, token_losses
+from sightline.types import DecoderOutput
 
 END = "<end>"
 
@@ -48,7 +51,8 @@ class SelfCritical(Objective):
         rewards = self._score(tokens, np.repeat(batch.indices, self.samples)).view(-1, self.samples)  # (B, S)
         advantage = (rewards - self._baseline(model.decoder, features, batch, rewards)).flatten()
         output = model(batch.photos, tokens[:, :-1])
-        nll, _, _ = token_losses(output, tokens, self.pad)
+        tempered = DecoderOutput(output.logits / self.temperature)  # the policy that drew them
+        nll, _, _ = token_losses(tempered, tokens, self.pad)
         count = batch.caption_count / max(1, len(batch.tokens) / len(batch.indices)) * self.samples
         loss = (advantage[:, None] * nll).sum() / count
         return loss, {"reward": rewards.mean(), "nll": nll.sum().detach() / (nll > 0).sum()}
