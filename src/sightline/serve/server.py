@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import math
+import os
 import signal
 import socket
 from pathlib import Path
@@ -87,7 +88,8 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         ours = socket.socket(family, kind, protocol)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # where it only means that a restart need not wait
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         ours.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

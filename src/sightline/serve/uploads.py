@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -71,6 +72,8 @@ async def read_form(request: Request, model: type[Options], max_bytes: int, max_
         if error.message.startswith("Part exceeded"):
             raise Refusal(422, "a field is too long: photos need a file name, options are short") from None
         raise Refusal(400, f"the form cannot be read: {printable(error.message)}") from None
+    except FormParserError as error:  # older Starlettes let it through
+        raise Refusal(400, f"the form cannot be read: {printable(error)}") from None
     photos, names, fields = [], [], {}
     try:
         for name, value in form.multi_items():
