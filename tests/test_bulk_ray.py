@@ -117,3 +117,31 @@ def test_an_actor_killed_in_the_middle_costs_nothing(
     caption_all([str(photos)], Output(tmp_path / "alone.jsonl", "jsonl", False), [str(tiny_model)], alone)
     assert (tmp_path / "alone.jsonl").read_text() == output.read_text()
     assert caption_all([str(photos)], Output(output, "jsonl", False), [str(tiny_model)], alone).photos == 0
+
+
+def test_features_built_by_the_cluster_are_those_of_one_machine(
+    cluster: str, tiny_flickr8k_kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from importlib import import_module
+
+    from safetensors.torch import save_file
+
+    from sightline.bulk.features import build_features
+
+    import_module("sightline.torchvision_import")  # before timm
+    import timm
+
+    save_file(timm.create_model("test_vit", pretrained=False).state_dict(), tmp_path / "vit.safetensors")
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(
+        f'[encoder]\nname = "test_vit"\nweights = "{tmp_path}/vit.safetensors"\nimage_size = 32\n'
+        '[tokenizer]\nname = "word"\nmin_count = 1\n'
+        '[decoder]\nname = "transformer"\nwidth = 16\nheads = 2\nblocks = 1\n'
+    )
+    features = {}
+    for name, address in (("here", None), ("there", cluster)):
+        monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / name))
+        folders = build_features(str(recipe), [], str(tiny_flickr8k_kept), cluster=address)
+        features[name] = [(folder / file).read_bytes() for folder in folders for file in ("grid.f16", "done.u8")]
+    assert features["here"] == features["there"]
+    assert features["here"][1::2] == [b"\1" * 8, b"\1" * 2]

@@ -20,7 +20,7 @@ from sightline.data import Dataset, Example, load_dataset, read_references, read
 from sightline.data.dataset import SPLIT_NAMES
 from sightline.decoding import DecodingOptions
 from sightline.errors import DataError
-from sightline.files import printable, write_atomically
+from sightline.files import Stretch, printable, write_atomically
 from sightline.metrics import METRICS, build, prepare
 from sightline.metrics.bootstrap import interval
 from sightline.metrics.diversity import diversity
@@ -45,7 +45,7 @@ class ScoredImage:
     caption: str
     references: tuple[str, ...]
     scores: dict[str, float]
-    image: Path | None = None  # None where only a references file was given
+    image: Path | Stretch | None = None  # None where only a references file was given
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _score(
     made: list[str],
     metrics: Sequence[str],
     resamples: int,
-    paths: Mapping[str, Path] | None = None,
+    paths: Mapping[str, Path | Stretch] | None = None,
     failures: tuple[Failure, ...] = (),
 ) -> Evaluation:
     check_same(captions, references)

@@ -118,7 +118,7 @@ def _answers(
     try:
         yield from answers.iter_rows()
     except ray.exceptions.RayError as error:
-        raise _own_error(error) from error
+        raise own_error(error) from error
 
 
 def _actors(ray: Any, settings: Settings, parts: int) -> tuple[int, str, dict[str, Any]]:
@@ -133,7 +133,7 @@ def _actors(ray: Any, settings: Settings, parts: int) -> tuple[int, str, dict[st
     return min(cores, parts), "cpu", {"num_cpus": 1}  # an actor per core decodes for itself
 
 
-def _own_error(error: BaseException) -> SightlineError:
+def own_error(error: BaseException) -> SightlineError:
     """The line our own code wrote on another machine, out of what Ray wraps around it."""
     cause: BaseException | None = error
     while cause is not None:

@@ -19,7 +19,7 @@ NoRepeat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Photos captioned at once.")]
 Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]
-Format = Annotated[str, typer.Option("--format", help="auto, flickr8k, flickr30k, coco or folder.")]
+Format = Annotated[str, typer.Option("--format", help="auto, flickr8k, flickr30k, coco, folder or shards.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one value of the recipe; repeatable."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from sightline.data import coco, flickr8k, flickr30k, folder
+from sightline.data import coco, flickr8k, flickr30k, folder, shards
 from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_images
 from sightline.data.reading import read_text
 from sightline.data.results import read_references, read_results, write_results
@@ -34,7 +34,13 @@ class Format(Protocol):
 
 
 # In the order they are tried: the folder format takes whatever has a table of captions.
-DATASETS: dict[str, Format] = {"flickr8k": flickr8k, "flickr30k": flickr30k, "coco": coco, "folder": folder}
+DATASETS: dict[str, Format] = {
+    "flickr8k": flickr8k,
+    "flickr30k": flickr30k,
+    "coco": coco,
+    "folder": folder,
+    "shards": shards,
+}
 
 
 def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Dataset:

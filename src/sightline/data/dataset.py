@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sightline.errors import ConfigError
-from sightline.files import printable
+from sightline.files import Stretch, printable
 from sightline.types import Failure
 
 SPLITS = ("train", "dev", "test")
@@ -46,7 +46,7 @@ FAULTS = {
 class Example:
     """One photo and what people wrote about it, as published."""
 
-    image: Path
+    image: Path | Stretch
     captions: tuple[str, ...]
     name: str  # file name, path within the folder, or COCO's number: unique within a dataset
 

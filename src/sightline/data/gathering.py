@@ -6,12 +6,14 @@ import logging
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Protocol
 
 from sightline.data.dataset import FAULTS, SPLIT_NAMES, SPLITS, Dataset, Example, Report
 from sightline.errors import DataError
-from sightline.files import printable, walk_images
+from sightline.files import Stretch, printable, walk_images
 
 log = logging.getLogger(__name__)
+Image = Path | Stretch
 
 
 class ImageIndex:
@@ -45,18 +47,35 @@ class ImageIndex:
         return plain.removeprefix(self.root.as_posix() + "/")
 
 
+class Index(Protocol):
+    """Where a format's images are, by the name it publishes."""
+
+    by_path: dict[str, Any]
+
+    def find(self, name: str) -> list[Any]: ...
+
+    def escapes(self, name: str) -> bool: ...
+
+
 class Gathering:
     """Takes rows in whatever order a format publishes them; `finish` makes the dataset."""
 
-    def __init__(self, name: str, root: Path, held_out: float = 1 / 8, skip_folders: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        held_out: float = 1 / 8,
+        skip_folders: Iterable[str] = (),
+        images: Index | None = None,
+    ) -> None:
         self.name = name
         self.root = root
         self.held_out = held_out  # share of the photos for dev, and again for test, where no split is published
-        self.images = ImageIndex(root, skip_folders)
+        self.images: Index = images or ImageIndex(root, skip_folders)
         self.report = Report()
-        self.captions: dict[Path, list[tuple[str, str]]] = {}  # (number, text)
-        self.names: dict[Path, str] = {}
-        self.published: dict[str, set[Path]] = {}  # splits as the dataset gives them
+        self.captions: dict[Image, list[tuple[str, str]]] = {}  # (number, text)
+        self.names: dict[Image, str] = {}
+        self.published: dict[str, set[Image]] = {}  # splits as the dataset gives them
         self.reported: set[str] = set()
 
     def add(
@@ -119,7 +138,7 @@ class Gathering:
         self.report.notes.append(text)
         log.warning("%s: %s", printable(self.root), text)
 
-    def _locate(self, image: str) -> Path | None:
+    def _locate(self, image: str) -> Image | None:
         paths = [] if self.images.escapes(image) else self.images.find(image)
         if len(paths) != 1 and image not in self.reported:
             self.reported.add(image)
@@ -127,16 +146,16 @@ class Gathering:
             self.report.add(fault, image)
         return paths[0] if paths else None
 
-    def _publish(self, split: str, path: Path | None) -> bool:
+    def _publish(self, split: str, path: Image | None) -> bool:
         known = SPLIT_NAMES.get(split.strip().lower())
         if known is not None:
             self.published.setdefault(known, set()).update([path] if path is not None else [])
         return known is not None
 
-    def _example(self, path: Path) -> Example:
+    def _example(self, path: Image) -> Example:
         return Example(path, tuple(text for _, text in self.captions[path]), self.names[path])
 
-    def _splits(self, seed: int) -> dict[str, list[Path]]:
+    def _splits(self, seed: int) -> dict[str, list[Image]]:
         everything = sorted(self.captions, key=self.names.__getitem__)
         shuffled = random.Random(seed)
         if len(self.published) < 2:
@@ -146,7 +165,7 @@ class Gathering:
             sizes = f"{len(train):,} train, {len(dev):,} dev and {len(test):,} test photos"
             self.note(f"no split is published here: {sizes} drawn at random with seed {seed}")
             return {"train": train, "dev": dev, "test": test}
-        splits: dict[str, list[Path]] = {split: [] for split in SPLITS}
+        splits: dict[str, list[Image]] = {split: [] for split in SPLITS}
         for path in everything:
             homes = [split for split in SPLITS if path in self.published.get(split, ())]
             if len(homes) > 1:

@@ -20,7 +20,7 @@ from sightline.data import Example
 from sightline.encoders import Encoder
 from sightline.encoders.weights import fingerprint
 from sightline.errors import DataError
-from sightline.files import cache_folder, write_atomically
+from sightline.files import byte_count, cache_folder, write_atomically
 from sightline.images import open_image
 from sightline.progress import track
 from sightline.types import ImageFeatures
@@ -55,7 +55,7 @@ class FeatureCache:
             raise DataError(f"cannot keep features in {self.folder}: {error.strerror}; set SIGHTLINE_CACHE") from None
 
     def _key(self, grid: bool) -> str:
-        photos = [(example.name, example.image.stat().st_size) for example in self.examples]
+        photos = [(example.name, byte_count(example.image)) for example in self.examples]
         parts = [self.encoder.spec(), fingerprint(self.encoder), grid, self.views, self.seed, photos]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -71,12 +71,27 @@ class FeatureCache:
 
     @property
     def complete(self) -> bool:
-        return bool(self._done.all())
+        return self.is_filled()
+
+    @property
+    def rows(self) -> int:
+        """Photos times views."""
+        return len(self._done)
+
+    def is_filled(self, share: slice = slice(None)) -> bool:
+        return bool(self._done[share].all())
 
     @torch.no_grad()
-    def fill(self, batch_size: int = 32, device: str | torch.device = "cpu", workers: int = 0) -> FeatureCache:
-        """Compute what is missing."""
-        todo = np.flatnonzero(self._done == 0)
+    def fill(
+        self,
+        batch_size: int = 32,
+        device: str | torch.device = "cpu",
+        workers: int = 0,
+        share: slice = slice(None),
+    ) -> FeatureCache:
+        """Compute what is missing, or of some rows what is missing."""
+        todo = np.arange(len(self._done))[share]
+        todo = todo[self._done[share] == 0]
         if len(todo) == 0:
             return self
         self.encoder.to(device).eval()

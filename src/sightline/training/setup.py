@@ -127,16 +127,22 @@ def photo_source(model: CaptionModel, examples: Sequence[Example], recipe: Recip
     """Cached features of a frozen encoder, pixels, or nothing where the language alone is learned."""
     if recipe.data.text is not None:
         return BlankPhotos(model.encoder.dimension)
-    if model.encoder.trained or not recipe.data.cache:
+    cache = feature_cache(model, examples, recipe, augment)
+    if cache is None:
         return PixelPhotos(examples, model.encoder.preprocess, augment)
+    return CachedPhotos(cache.fill(workers=recipe.data.workers))
+
+
+def feature_cache(
+    model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool
+) -> FeatureCache | None:
+    """The cache a run will look for, filled or not; None where it sees pixels."""
+    if model.encoder.trained or not recipe.data.cache:
+        return None
     views = recipe.data.views if augment else 1
     if augment and views == 1:
         raise ConfigError("data.augment with cached features needs data.views of 2 or more, or data.cache=false")
-    return CachedPhotos(
-        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views).fill(
-            workers=recipe.data.workers
-        )
-    )
+    return FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views)
 
 
 def _teacher_photos(teacher: Checkpoint, examples: Sequence[Example]) -> PhotoSource:
