@@ -56,7 +56,7 @@ class Recorder:
         return [2 * item for item in self.batches[-1]]
 
 
-def submit(batcher: Batcher, items: Iterable[int], question: str = "q") -> list[Any]:
+def submit(batcher: Batcher, items: Iterable[int], question: Any = "q") -> list[Any]:
     items = list(items)
     batcher.expect(len(items))
     return [batcher.submit(item, question) for item in items]
@@ -87,6 +87,23 @@ def test_only_equal_questions_go_together_and_nobody_is_overtaken_for_ever():
     assert [answer.result(PATIENCE) for answer in answers] == [0, 2, 4, 6, 8]
     assert run.batches == [[0], [1, 3], [2, 4]]
     batcher.stop()
+
+
+def test_what_takes_long_goes_one_by_one_and_stops_when_it_is_given_up():
+    @dataclass(frozen=True)
+    class Long:
+        alone: bool = True
+
+    run = Recorder(open_=False)
+    batcher = Batcher(run, most=4, wait=0)
+    batcher.start()
+    answers = submit(batcher, [0, 1, 2, 3], Long())
+    assert run.entered.wait(PATIENCE)
+    assert all(answer.cancel() for answer in answers[2:])
+    run.gate.set()
+    assert [answer.result(PATIENCE) for answer in answers[:2]] == [0, 2]
+    batcher.stop()
+    assert run.batches == [[0], [1]]
 
 
 def test_a_batch_stays_open_for_those_on_their_way_and_not_longer():
@@ -444,3 +461,43 @@ def test_what_is_missing_is_named(complaint, monkeypatch: pytest.MonkeyPatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
     assert complaint() == "error: sightline serve needs uvicorn: pip install uvicorn"
+
+
+# -- what is asked of a model -----------------------------------------------------------------------------------------
+
+
+def test_the_frame_is_the_part_of_the_photo_that_the_encoder_sees():
+    from sightline.images import Preprocess
+
+    assert Preprocess(fit="squash").frame(200, 100) == (0, 0, 1, 1)
+    assert Preprocess(size=224, resize=224, fit="crop").frame(200, 100) == pytest.approx((0.25, 0, 0.75, 1))
+    assert Preprocess(size=200, resize=400, fit="crop").frame(100, 100) == pytest.approx((0.25, 0.25, 0.75, 0.75))
+
+
+def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a_time(tiny_flickr8k_kept: Path):
+    import torch
+
+    from sightline.captioner import Captioner
+    from sightline.checkpoint import Checkpoint
+    from sightline.data import load_dataset
+    from sightline.decoders import build_decoder
+    from sightline.encoders import build_encoder
+    from sightline.model import CaptionModel
+    from sightline.serve.describing import Describer, as_explanation
+    from sightline.serve.server import warm_up
+    from sightline.tokenizers import train_tokenizer
+
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer("word", load_dataset(tiny_flickr8k_kept).captions("train"), min_count=1, max_length=8)
+    encoder = build_encoder("patches", image_size=16, patch_size=8, width=16, blocks=1, heads=2)
+    decoder = build_decoder("lstm", features=16, vocabulary=tokenizer.size, max_length=8, width=16)
+    describer = Describer(Captioner([Checkpoint(CaptionModel(encoder, decoder), tokenizer, {})]), 10**6)
+    assert not describer.question({}, maps=True).alone
+    warm_up(describer)
+    question = describer.question({}, maps=True)
+    assert question.alone
+    assert not describer.question({}, maps=False).alone
+    photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
+    told = as_explanation(describer.describe(question, [describer.prepare(photo, maps=True)])[0])
+    assert told["method"] == "occlusion"
+    assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []

@@ -29,7 +29,10 @@ class Job:
 
 
 class Batcher:
-    """``run(question, items)`` gives one answer for each item; it is called in one thread, with at most ``most``."""
+    """``run(question, items)`` gives one answer for each item; it is called in one thread, with at most ``most``.
+
+    A question with a true ``alone`` takes long: its items go one by one, so that those given up meanwhile cost nothing.
+    """
 
     def __init__(self, run: Run, most: int, wait: float, note: Callable[[int, float], None] = lambda count, took: None):
         self.run, self.most, self.wait, self.note = run, most, wait, note
@@ -106,7 +109,9 @@ class Batcher:
         chosen: list[Job] = []
         left: deque[Job] = deque()
         for job in self._jobs:
-            fits = len(chosen) < self.most and job.question == self._jobs[0].question
+            question = self._jobs[0].question
+            most = 1 if getattr(question, "alone", False) else self.most
+            fits = len(chosen) < most and job.question == question
             (chosen if fits else left).append(job)
         self._jobs = left
         return chosen

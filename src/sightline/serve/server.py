@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import logging
 import math
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
+from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sightline.errors import ConfigError
@@ -24,6 +26,7 @@ from sightline.serve.settings import Settings
 
 if TYPE_CHECKING:
     from sightline.captioner import Captioner
+    from sightline.serve.describing import Describer
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +122,11 @@ def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: s
     log.info("stopped; everything that had arrived was answered")
 
 
-def warm_up(describer: Any) -> None:
-    """One caption of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
-    import io
-
-    from PIL import Image
-
+def warm_up(describer: Describer) -> None:
+    """Two captions of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
-    question = describer.question({}, maps=False)
-    describer.describe(question, [describer.prepare(grey.getvalue(), maps=False)])
+    for maps in (False, True):
+        photo = describer.prepare(grey.getvalue(), maps)
+        (answer,) = describer.describe(describer.question({}, maps), [photo])
+        describer.attends &= answer.method == "attention"
