@@ -39,6 +39,7 @@ class Captioner:
                 "the models of an ensemble must have been trained with one vocabulary; these have different ones"
             )
         self.folders = [checkpoint.folder for checkpoint in checkpoints]
+        self.confidence = checkpoints[0].confidence if len(checkpoints) == 1 else None  # an ensemble has other chances
         self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
 
     def signatures(self) -> list[str]:
@@ -111,6 +112,8 @@ class Captioner:
         for hypotheses in found:
             best, *others = [self._caption(hypothesis, grid) for hypothesis in hypotheses]
             captions.append(replace(best, others=tuple(others)))
+        if self.confidence and captions:
+            return self.confidence.judge(captions, features[0].pooled.float().cpu().numpy())
         return captions
 
     def _batch(

@@ -1,4 +1,4 @@
-"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
+"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json, confidence.json.
 
 Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are refused.
 """
@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from sightline.confidence import Confidence
 from sightline.config import check_part
 from sightline.decoders import build_decoder
 from sightline.encoders import encoder_from_spec
@@ -39,6 +40,7 @@ class Checkpoint:
     metrics: dict[str, Any] = field(default_factory=dict)
     recipe: str = ""
     folder: Path | None = None
+    confidence: Confidence | None = None  # None: nobody calibrated these weights
 
     def signature(self) -> str:
         """Which weights these are, for score signatures."""
@@ -58,8 +60,16 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = Fal
     write_atomically(folder / "tokenizer.json", json.dumps(checkpoint.tokenizer.to_json(), ensure_ascii=False) + "\n")
     if checkpoint.recipe:
         write_atomically(folder / "recipe.toml", checkpoint.recipe)
+    confidence = folder / "confidence.json"
+    confidence.unlink(missing_ok=True)  # it belonged to the weights that go
     save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, half))
+    if checkpoint.confidence:
+        save_confidence(folder, checkpoint.confidence)
     write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
+
+
+def save_confidence(folder: str | Path, confidence: Confidence) -> None:
+    write_atomically(Path(folder) / "confidence.json", json.dumps(confidence.to_json(), ensure_ascii=False) + "\n")
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
@@ -79,8 +89,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         model = _build(config, tokenizer, folder)
     check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
     load_model_tensors(model, folder / "model.safetensors")
-    metrics = folder / "metrics.json"
-    recipe = folder / "recipe.toml"
+    metrics, recipe, confidence = (folder / name for name in ("metrics.json", "recipe.toml", "confidence.json"))
     return Checkpoint(
         model.eval().requires_grad_(False),
         tokenizer,
@@ -88,6 +97,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         read_json(metrics) if metrics.is_file() else {},
         recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
         folder,
+        Confidence.from_json(read_json(confidence), model.encoder.dimension) if confidence.is_file() else None,
     )
 
 

@@ -93,6 +93,16 @@ class Word:
     attention: np.ndarray | None = field(default=None, repr=False, compare=False)  # (height, width), of the grid
     gate: float | None = None  # the soft-attention gate: how much the photo, not the language, decided
     alternatives: tuple[tuple[str, float], ...] = ()  # runners-up with their probabilities
+    calibrated: float | None = None  # the chance that people also use this word; None: nobody calibrated the model
+
+    @property
+    def confidence(self) -> float:
+        """The calibrated chance, or else the model's own probability."""
+        return self.probability if self.calibrated is None else self.calibrated
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {"text": self.text, "probability": round(self.probability, 4)}
+        return told if self.calibrated is None else {**told, "confidence": round(self.calibrated, 4)}
 
 
 @dataclass(frozen=True)
@@ -107,16 +117,41 @@ class Caption:
     others: tuple[Caption, ...] = ()  # the rest of the n-best list
     photo: Image | None = field(default=None, repr=False, compare=False)  # what the model saw of the photo
     tokens: tuple[int, ...] = field(default=(), repr=False, compare=False)  # ids of the text, without start and end
+    calibrated: float | None = None  # the chance that it is right; None: nobody calibrated the model
+    strangeness: float | None = None  # of the photo: above 1 it is unlike those the model learnt from
+    unsure: bool = False  # not to be relied on: a strange photo, or a chance lower than nearly all
+
+    @property
+    def likelihood(self) -> float:
+        """Geometric mean of the words' probabilities, the end's included."""
+        return math.exp(self.score / max(1, len(self.words) + int(self.finished)))
 
     @property
     def confidence(self) -> float:
-        """Geometric mean of the words' probabilities, between 0 and 1."""
-        return math.exp(self.score / max(1, len(self.words) + int(self.finished)))
+        """Between 0 and 1: the calibrated chance that the caption is right, or else its likelihood."""
+        return self.likelihood if self.calibrated is None else self.calibrated
 
     def sentence(self) -> str:
-        """For a person to read: a capital letter and a full stop."""
+        """For a person to read: a capital letter and a full stop; or "unsure: …" where it is not to be relied on."""
         text = self.text.strip(" .")
-        return text[:1].upper() + text[1:] + "." if text else ""
+        if not text:
+            return ""
+        return f"unsure: {text}." if self.unsure else f"{text[:1].upper()}{text[1:]}."
+
+    def alt(self, longest: int = 125) -> str:
+        """For an HTML ``alt`` attribute, escaped; cut between words where readers would grow impatient."""
+        text = " ".join(self.sentence().split())
+        if len(text) > longest:
+            text = text[: longest - 1].rpartition(" ")[0].rstrip(" ,") + "…"
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+    def certainty(self) -> str:
+        """A few words for a person on how far to rely on it."""
+        told = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
+        if self.unsure:
+            strange = self.strangeness is not None and self.strangeness > 1
+            told = "unsure: unlike the photos it learnt from" if strange else f"unsure: {told}"
+        return told + ("" if self.finished else ", cut at the greatest length")
 
     def overlay(self) -> Image:
         """One picture: the photo with the sentence, and for each word where the model looked."""
@@ -128,8 +163,11 @@ class Caption:
             "source": self.source,
             "caption": self.text,
             "confidence": round(self.confidence, 4),
+            "calibrated": self.calibrated is not None,
+            "unsure": self.unsure,
+            **({} if self.strangeness is None else {"strangeness": round(self.strangeness, 3)}),
             "finished": self.finished,
-            "words": [{"text": word.text, "probability": round(word.probability, 4)} for word in self.words],
+            "words": [word.as_dict() for word in self.words],
             **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
         }
 

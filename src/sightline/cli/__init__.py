@@ -15,6 +15,7 @@ import typer
 
 from sightline import __version__
 from sightline.cli.bulk import with_address
+from sightline.cli.calibrate import calibrate
 from sightline.cli.caption import caption
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (caption, explain, serve, features, train, evaluate, score, models, load, push, doctor):
+for verb in (caption, explain, serve, features, train, evaluate, calibrate, score, models, load, push, doctor):
     app.command()(verb)
 app.add_typer(recipes)
 

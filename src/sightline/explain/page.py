@@ -53,7 +53,7 @@ def render(explanation: Explanation) -> str:
         name=escape(printable(Path(caption.source).name)),
         words=_words(caption),
         confidence=f"{caption.confidence:.3f}",
-        certainty=f"{caption.confidence:.0%} confidence{'' if caption.finished else ', cut at the greatest length'}",
+        certainty=escape(caption.certainty()),
         tools=_tools(caption),
         hint="Choose a word to see where it came from." if caption.words else "The model said nothing.",
         panels="".join(map(_panel, caption.words)),
@@ -107,6 +107,7 @@ def _tools(caption: Caption) -> str:
 
 def _panel(word: Word) -> str:
     facts = f"{word.probability:.0%} likely" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
+    facts += "" if word.calibrated is None else f" · {word.calibrated:.0%} confidence"
     runners = _ranking("runners", ((_shown(text), chance) for text, chance in word.alternatives))
     title = "<h3>Runners-up</h3>" if runners else ""
     return (

@@ -69,7 +69,7 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
     text = caption.sentence() or "No words."
     size, lines = _fit_sentence(text, width - left, max(picture.height - 180, 120))
     leading = round(1.25 * size)
-    told = f"{caption.confidence:.0%} confidence" + ("" if caption.finished else ", cut at the greatest length")
+    told = caption.certainty()
     notes = [told, *([legend] if legend else []), BAR]
     notes = [line for note in notes for line in _wrapped(note, _font(22, note), width - left)]
     block = len(lines) * leading + 60 + len(notes) * 34

@@ -1,0 +1,50 @@
+"""``sightline calibrate``: teach a model what its probabilities are worth, and which photos are strange to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sightline.cli.console import console, percent
+from sightline.cli.options import BatchSize, Data, Format
+from sightline.files import printable
+
+ROWS = {"words": "words", "content_words": "content words", "captions": "captions"}
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="A model folder, or a shipped model's name.")],
+    data: Data,
+    photos: Annotated[int | None, typer.Option("--photos", min=1, help="Of dev.", show_default="all")] = None,
+    train_photos: Annotated[
+        int | None, typer.Option("--train-photos", min=1, help="Of train.", show_default="five per feature")
+    ] = None,
+    batch_size: BatchSize = 16,
+    format: Format = "auto",
+) -> None:
+    """Fit a model's confidence on dev and write it to the model's folder as confidence.json."""
+    from rich.table import Table
+
+    from sightline.calibration import calibrate as run
+    from sightline.captioner import Captioner, resolve
+    from sightline.checkpoint import load_checkpoint, save_confidence
+    from sightline.data import load_dataset
+
+    folder = resolve(model)
+    captioner = Captioner([load_checkpoint(folder)])
+    confidence = run(captioner, load_dataset(data, format), photos, train_photos, batch_size)
+    save_confidence(folder, confidence)
+
+    found = confidence.record["check"]
+    table = Table("chance that it is right", title=printable(Path(folder).name), title_justify="left")
+    for column in ("right, %", "ECE before", "after", "Brier before", "after"):
+        table.add_column(column, justify="right")
+    for key, name in ROWS.items():
+        before, after = found[key]["before"], found[key]["after"]
+        numbers = (after["rate"], before["ece"], after["ece"], before["brier"], after["brier"])
+        table.add_row(f"{name} ({after['count']:,})", *map(percent, numbers))
+    console().print(table)
+    typer.echo(f"{percent(found['marked'])} % of dev photos are marked unsure; each half was judged by the other's fit")
+    typer.echo(f"written to {printable(Path(folder) / 'confidence.json')}")
