@@ -88,7 +88,7 @@ def test_formats_agree(photos: Path, tiny_model: Path, tmp_path: Path, form: str
     files = sorted(output.glob("part-*")) if folder else [output]
     assert len(files) == (3 if folder else 1)
     expected = [
-        {name: row[name] for name in ("source", "caption", "confidence", "finished")}
+        {name: row[name] for name in ("source", "caption", "confidence", "unsure", "finished")}
         for row in lines(tmp_path / "reference.jsonl")
     ]
     rows, bad = [row for file in files for row in read(file)], read(errors)
@@ -103,7 +103,8 @@ def read(path: Path) -> list[dict]:
         return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
     if path.suffix == ".csv":
         rows = list(csv.DictReader(path.open()))
-        casts = {"confidence": float, "finished": lambda text: text == "true"}
+        flag = "true".__eq__
+        casts = {"confidence": float, "unsure": flag, "finished": flag}
         return [{name: casts.get(name, str)(value) for name, value in row.items()} for row in rows]
     return lines(path)
 
@@ -112,7 +113,7 @@ def test_a_folder_of_parts_reads_as_one_table(photos: Path, tiny_model: Path, tm
     dataset = pytest.importorskip("pyarrow.dataset")
     bulk(photos, tmp_path / "out", tiny_model, "parquet", folder=True)
     table = dataset.dataset(tmp_path / "out").to_table()
-    assert (table.num_rows, table.column_names) == (12, ["source", "caption", "confidence", "finished"])
+    assert (table.num_rows, table.column_names) == (12, ["source", "caption", "confidence", "unsure", "finished"])
 
 
 def test_candidates_are_kept(photos: Path, tiny_model: Path, tmp_path: Path):

@@ -228,10 +228,43 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     assert [row["source"] for row in array] == [str(photo) for photo in photos[:3]]
     assert [json.loads(line) for line in ask("--jsonl").splitlines()] == array
     rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
-    assert list(rows[0]) == ["source", "caption", "confidence", "finished"]
+    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
     assert ask("-o", tmp_path / "new" / "captions.json") == ""
     assert json.loads((tmp_path / "new" / "captions.json").read_text()) == array
+
+
+def test_a_table_has_a_row_for_every_photo_that_failed(
+    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path
+):
+    bad, gone = tmp_path / "bad.jpg", tmp_path / "gone.jpg"
+    bad.write_bytes(b"no picture")
+    outcome = command("caption", photos[0], bad, gone, photos[1], "--model", tiny_model, "--csv", "--alt")
+    assert outcome.code == 1
+    assert len(outcome.complaints) == 2
+    rows = {row["source"]: row for row in csv.DictReader(io.StringIO(outcome.out))}
+    assert set(rows) == {str(path) for path in (photos[0], bad, gone, photos[1])}
+    assert "is not an image" in rows[str(bad)]["error"]
+    assert rows[str(gone)]["error"].startswith("does not exist")
+    assert (rows[str(bad)]["caption"], rows[str(bad)]["confidence"], rows[str(bad)]["alt"]) == ("", "", "")
+    fine = rows[str(photos[0])]
+    assert (fine["error"], fine["unsure"]) == ("", "false")
+    assert fine["alt"] == fine["caption"].capitalize() + "."
+    outcome = command("caption", gone, "--model", tiny_model, "--csv")
+    assert outcome.code == 1
+    assert [row["source"] for row in csv.DictReader(io.StringIO(outcome.out))] == [str(gone)]
+
+
+def test_alt_text(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
+    sentence = command("caption", photos[0], "--model", tiny_model).out
+    assert command("caption", photos[0], "--model", tiny_model, "--alt").out == sentence
+    row = json.loads(command("caption", photos[0], "--model", tiny_model, "--alt", "--jsonl").out)
+    assert row["alt"] == sentence.strip()
+    outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "--raw")
+    assert (outcome.code, outcome.complaints) == (2, ["error: --alt and --raw exclude each other: choose one"])
+    outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "-o", f"{tmp_path}/out/")
+    assert outcome.code == 2
+    assert "--alt does not go with bulk jobs" in outcome.err
 
 
 def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: list[Path], tiny_model: Path):

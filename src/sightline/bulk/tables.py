@@ -33,11 +33,17 @@ def write_captions(form: str, target: Path, part: Part, captions: Sequence[Capti
         _write_parquet(target, _columns(captions, several))
     elif form == "csv":
         rows = [
-            [storable(caption.source), one.text, round(one.confidence, 4), str(one.finished).lower()]
+            [
+                storable(caption.source),
+                one.text,
+                round(one.confidence, 4),
+                str(one.unsure).lower(),
+                str(one.finished).lower(),
+            ]
             for caption in captions
             for one in (caption, *caption.others)
         ]
-        _write_csv(target, ["source", "caption", "confidence", "finished"], rows)
+        _write_csv(target, ["source", "caption", "confidence", "unsure", "finished"], rows)
     else:
         _write_lines(target, (caption.as_dict() for caption in captions))
 
@@ -80,6 +86,7 @@ def _columns(captions: Sequence[Caption], several: bool) -> dict[str, list[Any]]
         "source": [storable(caption.source) for caption in captions],
         "caption": [caption.text for caption in captions],
         "confidence": [round(caption.confidence, 4) for caption in captions],
+        "unsure": [caption.unsure for caption in captions],
         "finished": [caption.finished for caption in captions],
     }
     if several:
@@ -94,6 +101,7 @@ def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
         "source": pyarrow.string(),
         "caption": pyarrow.string(),
         "confidence": pyarrow.float32(),
+        "unsure": pyarrow.bool_(),
         "finished": pyarrow.bool_(),
         "others": pyarrow.list_(pyarrow.string()),
         "reason": pyarrow.string(),

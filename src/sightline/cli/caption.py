@@ -6,9 +6,10 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sightline.captioner import Captioner
 
 FORMATS = ("text", "json", "jsonl", "csv", "parquet")
+CAPTION_COLUMNS = ("source", "caption", "confidence", "unsure", "finished")
 STDIN = "-"
 MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
 
@@ -48,8 +50,13 @@ def caption(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array, with each word's probability.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per line, as soon as it is known.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Columns source, caption, confidence, finished.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, finished, error.")
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
+    alt: Annotated[
+        bool, typer.Option("--alt", help="Text for an HTML alt attribute; in JSON and CSV one column more.")
+    ] = False,
     output: Annotated[
         str | None,
         typer.Option(
@@ -102,26 +109,33 @@ def caption(
         no_repeat_ngram=no_repeat_ngram, candidates=candidates, sample=sample or None, temperature=temperature,
         top_k=top_k, top_p=top_p, seed=seed,
     )  # fmt: skip
+    if alt and raw:
+        raise ConfigError("--alt and --raw exclude each other: choose one")
     wish = Wish(workers, device, part_size, sidecar, embed, tar, overwrite, ray)
     if is_bulk(inputs, output, form, wish):
+        if alt:
+            raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
         caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish)
         return
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
-    failed = len(images) < len(found)
-    for failure in found:
-        if isinstance(failure, Failure):
-            complain(f"error: {failure_line(failure)}")
-    if images:
-        from sightline.captioner import load
-
-        captioner = load(*(model or ()))
-        if candidates and beam is None and not sample:
-            options["beam"] = max(captioner.options.beam, candidates)
+    missing = [failure for failure in found if isinstance(failure, Failure)]
+    failed = bool(missing)
+    for failure in missing:
+        complain(f"error: {failure_line(failure)}")
+    if images or form == "csv":
         alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
+        say = Caption.alt if alt else (lambda caption: caption.text) if raw else Caption.sentence
+        results: Iterable[Caption | Failure] = ()
+        if images:
+            from sightline.captioner import load
+
+            captioner = load(*(model or ()))
+            if candidates and beam is None and not sample:
+                options["beam"] = max(captioner.options.beam, candidates)
+            results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))
         with _open(Path(output) if output else None) as file:
-            results = _tell_failures(_captions(captioner, images, batch_size, options, bar=file is not sys.stdout))
-            for is_failure in _write(file, form, results, raw, alone):
+            for is_failure in _write(file, form, chain(missing, results), say, alt, alone):
                 failed |= is_failure
     if failed:
         raise typer.Exit(1)
@@ -187,27 +201,38 @@ def _open(output: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _write(file: TextIO, form: str, results: Iterable[Caption | Failure], raw: bool, alone: bool) -> Iterator[bool]:
-    """Write every caption as it comes; yields whether each one failed."""
+def _write(
+    file: TextIO,
+    form: str,
+    results: Iterable[Caption | Failure],
+    say: Callable[[Caption], str],
+    alt: bool,
+    alone: bool,
+) -> Iterator[bool]:
+    """Write every caption as it comes, and in a table also what failed; yields whether each one did."""
     table = csv.writer(file, lineterminator="\n")
     if form == "csv":
-        table.writerow(["source", "caption", "confidence", "finished"])
+        table.writerow([*CAPTION_COLUMNS, *(["alt"] if alt else []), "error"])
     before = "["
     for result in results:
         yield isinstance(result, Failure)
         if isinstance(result, Failure):
+            if form == "csv":
+                table.writerow([result.source, *[""] * (len(CAPTION_COLUMNS) - 1 + alt), result.reason])
+                file.flush()
             continue
+        told = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
         if form == "json":
-            file.write(before + "\n" + json.dumps(result.as_dict(), ensure_ascii=False))
+            file.write(before + "\n" + json.dumps(told, ensure_ascii=False))
             before = ","
         elif form == "jsonl":
-            file.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
+            file.write(json.dumps(told, ensure_ascii=False) + "\n")
         for one in (result, *result.others):
             if form == "csv":
-                table.writerow([result.source, one.text, round(one.confidence, 4), str(one.finished).lower()])
+                flags = [round(one.confidence, 4), str(one.unsure).lower(), str(one.finished).lower()]
+                table.writerow([result.source, one.text, *flags, *([one.alt()] if alt else []), ""])
             elif form == "text":
-                sentence = one.text if raw else one.sentence()
-                file.write(sentence + "\n" if alone else f"{printable(result.source)}\t{sentence}\n")
+                file.write(say(one) + "\n" if alone else f"{printable(result.source)}\t{say(one)}\n")
         file.flush()
     if form == "json":
         file.write("[]\n" if before == "[" else "\n]\n")
