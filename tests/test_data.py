@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import DEV, DRAWINGS, EVERY, TEST, TRAIN
+from drawings import DEV, DRAWINGS, EVERY, TEST, TRAIN
 
 from sightline.data import (
     DATASETS,
