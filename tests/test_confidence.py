@@ -215,6 +215,31 @@ def test_every_caption_of_a_calibrated_model_is_judged(calibrated: Path, tiny_mo
     assert (ensemble.calibrated, ensemble.unsure) == (None, False), "an ensemble has other chances"
 
 
+def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from sightline.explain import explain
+
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (40, 40), "red").save(photo)
+    explanation = explain(sightline.load(calibrated), photo)
+    page = explanation.page()
+    assert "unsure: <button" in page
+    assert "unsure: unlike the photos it learnt from" in page
+    assert "% confidence</p>" in page, "each word has its own"
+    explanation.save(tmp_path / "explained.png")
+    pytest.importorskip("fastapi")
+    from sightline.serve.describing import Description, as_explanation
+    from sightline.serve.schemas import CaptionOut, ExplanationOut
+
+    answer = as_explanation(Description(explanation.caption, "attention", (0, 0, 1, 1)))
+    told = ExplanationOut.model_validate(answer)
+    assert (told.unsure, told.calibrated, told.sentence[:8]) == (True, True, "unsure: ")
+    assert told.certainty.startswith("unsure: unlike the photos it learnt from")
+    plain = explanation.caption.as_dict()
+    assert CaptionOut.model_validate(plain).model_dump(exclude_none=True) == plain, "the published form has every field"
+
+
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 

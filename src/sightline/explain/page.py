@@ -96,7 +96,7 @@ def _words(caption: Caption) -> str:
         f"{escape(word.text)}</button>"
         for word in caption.words
     ]
-    return " ".join(buttons) + "." if buttons else "No words."
+    return ("unsure: " if caption.unsure else "") + " ".join(buttons) + "." if buttons else "No words."
 
 
 def _tools(caption: Caption) -> str:

@@ -113,6 +113,7 @@ def as_explanation(description: Description) -> dict[str, Any]:
         ]  # fmt: skip
     return answer | {
         "sentence": caption.sentence(),
+        "certainty": caption.certainty(),
         "method": description.method,
         "seen": [round(share, 6) for share in description.seen],
     }

@@ -57,13 +57,23 @@ class ExplainBody(ExplainOptions, CaptionBody):
 
 class WordOut(BaseModel):
     text: str
-    probability: float = Field(ge=0, le=1)
+    probability: float = Field(ge=0, le=1, description="The model's own.")
+    confidence: float | None = Field(
+        default=None, ge=0, le=1, description="The chance that people also use this word, if the model is calibrated."
+    )
 
 
 class CaptionOut(BaseModel):
     source: str = Field(description="The upload's file name, if it had one.")
     caption: str
-    confidence: float = Field(ge=0, le=1, description="Geometric mean of the words' probabilities.")
+    confidence: float = Field(
+        ge=0,
+        le=1,
+        description="The chance that it is right, or else the geometric mean of the words' probabilities.",
+    )
+    calibrated: bool = Field(description="Which of the two the confidence is.")
+    unsure: bool = Field(description="Not to be relied on: a photo unlike those learnt from, or a doubtful caption.")
+    strangeness: float | None = Field(default=None, ge=0, description="Of the photo; above 1 it is marked unsure.")
     finished: bool = Field(description="False where the greatest length cut the caption.")
     words: list[WordOut]
     others: list[CaptionOut] | None = Field(default=None, description="Further candidates.")
@@ -83,6 +93,7 @@ class ExplainedWordOut(WordOut):
 class ExplanationOut(CaptionOut):
     words: list[ExplainedWordOut]  # type: ignore[assignment]
     sentence: str = Field(description="The caption for a person to read.")
+    certainty: str = Field(description="A few words on how far to rely on it.")
     method: str = Field(description="How the maps were found: attention or occlusion.")
     seen: list[float] = Field(description="What the maps cover: left, top, right, bottom as shares of the photo.")
 

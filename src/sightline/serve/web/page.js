@@ -93,7 +93,7 @@ function tell(answer) {
   told = answer;
   photo.alt = answer.sentence;
   const sentence = $("sentence");
-  sentence.replaceChildren();
+  sentence.replaceChildren(...(answer.unsure ? ["unsure: "] : []));
   answer.words.forEach((word, index) => {
     const button = make("button", "word", word.text);
     button.type = "button";
@@ -107,14 +107,15 @@ function tell(answer) {
   });
   sentence.append(answer.words.length ? "." : "The model said nothing.");
   $("sure").style.setProperty("--share", answer.confidence);
-  $("certainty").textContent = `${percent(answer.confidence)} sure` + (answer.finished ? "" : ", cut at the greatest length");
+  const certainty = answer.certainty ?? `${percent(answer.confidence)} confidence`;
+  $("certainty").textContent = certainty;
   const others = answer.others || [];
   $("ranking").replaceChildren(...others.map((other) => row(capital(other.caption), other.confidence)));
   $("others").hidden = !others.length;
   $("told").hidden = $("panel").hidden = false;
   $("copy").hidden = $("play").hidden = $("hint").hidden = !answer.words.length;
   show(-1);
-  say(`${answer.sentence} ${percent(answer.confidence)} sure.`);
+  say(`${answer.sentence} ${certainty}.`);
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1) + ".";
