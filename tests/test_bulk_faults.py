@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from bulk_deadly import read_or_die
 
 import sightline
 from sightline.bulk import job as jobs
@@ -219,18 +220,52 @@ def test_a_killed_worker_costs_nothing(photos: Path):
 
 
 @posix
-def test_a_photo_that_ends_every_process_is_reported(photos: Path):
+def test_a_photo_that_ends_every_process_is_reported_alone(photos: Path):
     class Deadly(Reader):
+        work = staticmethod(read_or_die)
+
+    names = tuple(sorted(map(str, photos.iterdir())))[:8]
+    with Deadly([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader:
+        answers = [event for event in reader.read([Part(0, names)]) if isinstance(event, Answer)]
+    assert sorted(answer.place for answer in answers) == list(range(8))
+    (failed,) = [answer.found for answer in answers if isinstance(answer.found, Failure)]
+    assert failed.source == names[2]
+    assert failed.reason.startswith("ends the process that decodes it")
+
+
+@posix
+def test_workers_that_cannot_start_stop_the_job_and_condemn_no_photo(photos: Path):
+    class Stillborn(Reader):
         def _new_pool(self, workers: int) -> ProcessPoolExecutor:
             context = multiprocessing.get_context("forkserver")
             return ProcessPoolExecutor(workers, context, initializer=os._exit, initargs=(1,))
 
     names = tuple(sorted(map(str, photos.iterdir())))[:2]
-    with Deadly([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader:
-        found = [event.found for event in reader.read([Part(0, names)]) if isinstance(event, Answer)]
-    assert [failure.reason.split(":")[0] for failure in found if isinstance(failure, Failure)] == [
-        "ends the process that decodes it"
-    ] * 2
+    with (
+        Stillborn([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader,
+        pytest.raises(DataError, match="worker processes cannot be started"),
+    ):
+        list(reader.read([Part(0, names)]))
+
+
+SCRIPT = """
+from pathlib import Path
+from sightline.bulk.job import Output
+from sightline.bulk.run import Settings, caption_all
+Path({log!r}).open("a").write("x")
+caption_all([{photos!r}], Output(Path({output!r}), "jsonl", False), [{model!r}], Settings(workers=2, part_size=8))
+"""
+
+
+@posix
+def test_a_script_without_a_guard_runs_once(photos: Path, tiny_model: Path, tmp_path: Path):
+    log, output = tmp_path / "log", tmp_path / "captions.jsonl"
+    values = {"log": log, "photos": photos, "output": output, "model": tiny_model}
+    (tmp_path / "script.py").write_text(SCRIPT.format(**{name: str(value) for name, value in values.items()}))
+    environment = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, str(tmp_path / "script.py")], env=environment, check=True, timeout=600)
+    assert log.read_text() == "x"
+    check_complete(photos, output)
 
 
 # -- disks and folders ------------------------------------------------------------------------------------------------

@@ -10,10 +10,13 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
+import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,11 +25,12 @@ import numpy as np
 
 from sightline.bulk.inputs import Part
 from sightline.data.tar import list_shard
-from sightline.errors import ImageError
+from sightline.errors import DataError, ImageError
 from sightline.files import Stretch, is_image_path, printable
 from sightline.images import Preprocess, open_image
 from sightline.types import Failure
 
+NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
 CHUNK = 4  # photos handed to a worker at once
 Photo = str | Stretch  # a file of its own, or one in a shard
 Squares = tuple[np.ndarray, ...]  # what each encoder of an ensemble sees, (size, size, 3), bytes
@@ -56,6 +60,11 @@ Event = Opened | Answer
 
 class Reader:
     """``read(parts)`` gives each part's `Opened` and then its photos' `Answer`s, those of several parts mixed."""
+
+    @property
+    def work(self) -> Any:
+        """What workers do with some photos."""
+        return read_photos
 
     def __init__(self, preprocesses: Sequence[Preprocess], workers: int, ahead: int):
         self.preprocesses, self.workers = tuple(preprocesses), workers
@@ -140,16 +149,20 @@ class Reader:
     def _send(self, part: int, first: int, chunk: Sequence[Photo], events: queue.SimpleQueue[Any]) -> None:
         def ready(future: Future[Any]) -> None:
             try:
-                found = future.result()
-            except BrokenExecutor:
-                found = [self._alone(photo) for photo in chunk]
+                found = self._found(future, chunk)
             except BaseException as error:
                 events.put(error)
                 return
             for place, (photo, one) in enumerate(zip(chunk, found), start=first):
                 events.put(Answer(part, place, str(photo), one))
 
-        self._submit(read_photos, chunk).add_done_callback(ready)
+        self._submit(self.work, chunk).add_done_callback(ready)
+
+    def _found(self, future: Future[Any], chunk: Sequence[Photo]) -> list[Squares | Failure]:
+        try:
+            return future.result()
+        except BrokenExecutor:
+            return [self._alone(photo) for photo in chunk]
 
     def _submit(self, work: Any, argument: Any) -> Future[Any]:
         with self._renew:
@@ -157,18 +170,29 @@ class Reader:
                 if self._pool is None:
                     self._pool = self._new_pool(self.workers)
                 try:
-                    return self._pool.submit(work, argument)
+                    with _hidden_main():
+                        return self._pool.submit(work, argument)
                 except BrokenExecutor:
                     self._pool = None
-        raise RuntimeError("worker processes cannot be started")
+        raise DataError(NO_WORKERS)
 
     def _alone(self, photo: Photo) -> Squares | Failure:
         """A photo whose worker died: once more, in a process that has nothing else to lose."""
+        try:
+            return self._try(self.work, [photo])[0]
+        except BrokenExecutor:
+            pass
+        try:
+            self._try(len, [])
+        except BrokenExecutor:  # not the photo's fault
+            raise DataError(NO_WORKERS) from None
+        return Failure(str(photo), "ends the process that decodes it: leave it out, or save it anew")
+
+    def _try(self, work: Any, argument: Any) -> Any:
         with self._new_pool(1) as pool:
-            try:
-                return pool.submit(read_photos, [photo]).result()[0]
-            except BrokenExecutor:
-                return Failure(str(photo), "ends the process that decodes it: leave it out, or save it anew")
+            with _hidden_main():
+                future = pool.submit(work, argument)
+            return future.result()
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
         # A server that has imported torch once forks the workers: no copy of our model, no threads of ours in them.
@@ -177,6 +201,17 @@ class Reader:
         if method == "forkserver":
             context.set_forkserver_preload([__name__])
         return ProcessPoolExecutor(workers, context, _start_worker, (self.preprocesses,))
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Workers start without the user's script: one without ``if __name__ == "__main__"`` would run again in each."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 # -- what workers run -------------------------------------------------------------------------------------------------
