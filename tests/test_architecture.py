@@ -31,7 +31,7 @@ ORDER = [
     {"model"},
     {"decoding"},
     {"model_files"},
-    {"checkpoint"},
+    {"exported", "checkpoint"},
     {"hub"},
     {"captioner"},
     {"metrics"},

@@ -63,7 +63,7 @@ def make_row(
 ) -> tuple[Row, dict[str, str]]:
     """The row and the test captions, none with ``dev_only``; ``given`` is what the folders do not know."""
     facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
-    captioner = load(*models)
+    captioner = load(*models, runtime="torch")  # cached features are torch's
     dev = score(captioner, dataset, "dev", limit, options)
     test = None if dev_only else score(captioner, dataset, "test", limit, options)
     metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,16 +14,20 @@ import numpy as np
 
 from sightline.decoding import DecodingOptions, Hypothesis, decode
 from sightline.errors import ConfigError, ImageError, nearest
+from sightline.exported import MANIFEST, Exported, Manifest, load_exported
 from sightline.files import Stretch
 from sightline.hub import fetch, is_hub_name, kept
 from sightline.images import ImageSource, open_image
+from sightline.model_files import file_hash
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
-if TYPE_CHECKING:  # imported where a model needs it
+if TYPE_CHECKING:  # imported where a model needs it: with onnxruntime the first caption comes seconds sooner
     import torch
 
     from sightline.checkpoint import Checkpoint
 
+log = logging.getLogger(__name__)
+RUNTIMES = ("auto", "torch", "onnx")
 SHIPPED = Path(__file__).parent / "models"
 DEFAULT_MODEL = SHIPPED / "default"
 
@@ -29,7 +35,7 @@ DEFAULT_MODEL = SHIPPED / "default"
 class Captioner:
     """One trained model, or several with one vocabulary acting together."""
 
-    def __init__(self, checkpoints: Sequence[Checkpoint], device: str | torch.device = "cpu"):
+    def __init__(self, checkpoints: Sequence[Checkpoint | Exported], device: str | torch.device = "cpu"):
         self.device = device
         self.checkpoints = list(checkpoints)
         self.models: list[Any] = [checkpoint.model.to(device).eval() for checkpoint in checkpoints]
@@ -41,6 +47,11 @@ class Captioner:
         self.folders = [checkpoint.folder for checkpoint in checkpoints]
         self.confidence = checkpoints[0].confidence if len(checkpoints) == 1 else None  # an ensemble has other chances
         self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
+
+    @property
+    def runtimes(self) -> list[str]:
+        """What computes each model: "torch", or "onnxruntime, int8"."""
+        return [checkpoint.runtime for checkpoint in self.checkpoints]
 
     def signatures(self) -> list[str]:
         """Which weights each model has; empty where they were never saved."""
@@ -113,7 +124,9 @@ class Captioner:
             best, *others = [self._caption(hypothesis, grid) for hypothesis in hypotheses]
             captions.append(replace(best, others=tuple(others)))
         if self.confidence and captions:
-            return self.confidence.judge(captions, features[0].pooled.float().cpu().numpy())
+            pooled: Any = features[0].pooled
+            values = pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy()
+            return self.confidence.judge(captions, values)
         return captions
 
     def _batch(
@@ -154,11 +167,38 @@ class Captioner:
         return tuple((self.tokenizer.tokens[token], chance) for token, chance in found.alternatives[place])
 
 
-def load(*names: str | Path, device: str | torch.device = "cpu") -> Captioner:
-    """The shipped model, a model folder or a hub name; several folders make an ensemble."""
+def load(*names: str | Path, device: str | torch.device = "cpu", runtime: str = "auto") -> Captioner:
+    """The shipped model, a model folder or a hub name; several folders make an ensemble.
+
+    ``runtime`` is what computes: "auto" takes onnxruntime where it is installed, the folder was exported and the
+    device is the CPU, and torch otherwise.
+    """
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"runtime is {runtime!r}{nearest(runtime, RUNTIMES)}; give {', '.join(RUNTIMES)}")
+    return Captioner([_load(resolve(name), str(device), runtime) for name in names or (DEFAULT_MODEL,)], device)
+
+
+def _load(folder: Path, device: str, runtime: str) -> Checkpoint | Exported:
+    if runtime == "onnx" or (runtime == "auto" and _runs_exported(folder, device)):
+        return load_exported(folder)
     from sightline.checkpoint import load_checkpoint
 
-    return Captioner([load_checkpoint(resolve(name)) for name in names or (DEFAULT_MODEL,)], device)
+    return load_checkpoint(folder)
+
+
+def _runs_exported(folder: Path, device: str) -> bool:
+    """Whether to take a folder's exported graphs: always where there is nothing else, never those of other weights."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        return True
+    if device != "cpu" or find_spec("onnxruntime") is None:
+        return False
+    current = Manifest.read(folder).weights == file_hash(weights)
+    if not current:
+        log.warning("%s was exported from other weights: torch is used; run `sightline export` again", folder)
+    return current
 
 
 def resolve(name: str | Path) -> Path:

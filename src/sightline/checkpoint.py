@@ -42,6 +42,11 @@ class Checkpoint:
     folder: Path | None = None
     confidence: Confidence | None = None  # None: nobody calibrated these weights
 
+    @property
+    def runtime(self) -> str:
+        """What computes it."""
+        return "torch"
+
     def signature(self) -> str:
         """Which weights these are, for score signatures."""
         return checkpoint_hash(self.folder) if self.folder else ""

@@ -1,7 +1,7 @@
 """Models on the Hugging Face hub, fetched and pushed through its own client, which also keeps the tokens.
 
-A model folder is tensors, JSON and TOML. Only files of these names are fetched, their sizes are checked before and
-after, and nothing in them is ever executed. What was fetched once is found again without a network.
+A model folder is tensors, graphs, JSON and TOML. Only files of these names are fetched, their sizes are checked before
+and after, and nothing in them is ever executed. What was fetched once is found again without a network.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from sightline.checkpoint import Checkpoint
 
 NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
-FILES = (*NEEDED, "confidence.json", "metrics.json", "recipe.toml", "README.md")
-LARGEST = {".safetensors": 4 * 2**30, ".json": LARGEST_JSON, ".toml": 2**20, ".md": 2**20}
+EXPORTED = ("sightline.json", "encoder.onnx", "start.onnx", "step.onnx")
+FILES = (*NEEDED, "confidence.json", "metrics.json", "recipe.toml", "README.md", *EXPORTED)
+LARGEST = {".safetensors": 4 * 2**30, ".onnx": 2**31, ".json": LARGEST_JSON, ".toml": 2**20, ".md": 2**20}
 LOG_IN = "log in with `hf auth login`"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 

@@ -16,7 +16,6 @@ from sightline.bulk.extras import parquet, ray
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Job, Output
 from sightline.captioner import Captioner, load
-from sightline.checkpoint import checkpoint_hash
 from sightline.decoding import DecodingOptions
 from sightline.errors import ConfigError, DataError
 from sightline.files import printable
@@ -97,7 +96,7 @@ def _decoding(captioner: Captioner, **options: Any) -> DecodingOptions:
 def identity(captioner: Captioner, options: DecodingOptions, output: Output, settings: Settings) -> dict[str, Any]:
     """What must not change between the runs of one job."""
     return {
-        "model": [checkpoint_hash(folder) for folder in captioner.folders if folder is not None],
+        "model": captioner.signatures(),
         "decoding": asdict(replace(options, want_attention=False)),
         "format": output.form,
         "sidecars": settings.sidecars,

@@ -21,6 +21,7 @@ from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
 from sightline.cli.explain import explain
+from sightline.cli.export import export
 from sightline.cli.features import features
 from sightline.cli.load import load
 from sightline.cli.models import models
@@ -37,7 +38,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for verb in (caption, explain, serve, features, train, evaluate, calibrate, score, models, load, push, doctor):
+for verb in (
+    caption, explain, serve, features, train, evaluate, calibrate, score, export, models, load, push, doctor,
+):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)
 

@@ -17,7 +17,7 @@ import typer
 
 from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import complain, failure_line
-from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, given
+from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
 from sightline.files import atomic_path, find_images, local_path, printable
 from sightline.types import Caption, Failure
@@ -81,6 +81,7 @@ def caption(
         int | None, typer.Option("--seed", help="Sampling: the same number draws the same captions.")
     ] = None,
     batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
     workers: Annotated[int | None, typer.Option("--workers", min=0, help="Bulk: processes that decode photos.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Bulk: cpu, cuda, cuda:1, mps.")] = None,
     part_size: Annotated[
@@ -115,6 +116,8 @@ def caption(
     if is_bulk(inputs, output, form, wish):
         if alt:
             raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
+        if runtime != "auto":
+            raise ConfigError(f"--runtime {runtime} in a bulk job: leave it out, onnx is taken where it can be")
         caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish)
         return
     found = list(_find(inputs))
@@ -130,7 +133,7 @@ def caption(
         if images:
             from sightline.captioner import load
 
-            captioner = load(*(model or ()))
+            captioner = load(*(model or ()), runtime=runtime)
             if candidates and beam is None and not sample:
                 options["beam"] = max(captioner.options.beam, candidates)
             results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))

@@ -26,6 +26,8 @@ OPTIONAL = {
     "tensorboard": "curves while training",
     "pycocoevalcap": "METEOR's tables",
     "pillow-heif": "HEIC photos",
+    "onnxruntime": "exported models, which start without torch",
+    "onnxscript": "`sightline export`",
     "fastapi": "sightline serve",
 }
 PHOTOS = 50  # of the dev split, captioned to see whether the model looks at them
@@ -170,7 +172,8 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
         return
     captioner = load(*([model] if model else []))
     every = sum(network.count()[0] for network in captioner.models)
-    yield "ok", f"{model or 'the shipped model'} loads: {every:,} parameters, {captioner.tokenizer.size:,} tokens"
+    name, size = model or "the shipped model", captioner.tokenizer.size
+    yield "ok", f"{name} loads: {every:,} parameters, {size:,} tokens; run by {captioner.runtimes[0]}"
     if dataset is None:
         yield "note", "with --data it would also be tried on photos"
         return

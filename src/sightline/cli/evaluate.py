@@ -17,6 +17,7 @@ from sightline.cli.options import (
     Metrics,
     MinLength,
     NoRepeat,
+    Runtime,
     given,
     metric_names,
 )
@@ -57,6 +58,7 @@ def evaluate(
     no_repeat_ngram: NoRepeat = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the split's first photos.")] = None,
     batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
     format: Format = "auto",
 ) -> None:
     """Caption a split and score it, with 95 % intervals over 1,000 resamples of its photos."""
@@ -72,6 +74,7 @@ def evaluate(
     if page is not None and len(groups) > 1:
         raise ConfigError("--page shows one model: evaluate one at a time, or all as one with --ensemble")
 
+    from sightline.captioner import load
     from sightline.data import load_dataset
     from sightline.evaluation import evaluate as run
 
@@ -84,7 +87,8 @@ def evaluate(
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output
         try:
-            result = run(group, dataset, split, output=folder, limit=limit, batch_size=batch_size, **options)
+            captioner = load(*group, runtime=runtime)
+            result = run(captioner, dataset, split, output=folder, limit=limit, batch_size=batch_size, **options)
         except CheckpointError as error:
             complain(f"error: {error}")
             failed = True

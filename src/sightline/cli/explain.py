@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.options import Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, given
+from sightline.cli.options import Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
 from sightline.files import local_path, printable
 
@@ -35,6 +35,7 @@ def explain(
     candidates: Annotated[
         int | None, typer.Option("--candidates", help="Captions on the page, best first.", show_default="up to 5")
     ] = None,
+    runtime: Runtime = "auto",
 ) -> None:
     """Show where each word of a photo's caption came from."""
     source, target = _files(photo, output)
@@ -48,7 +49,7 @@ def explain(
     from sightline.images import open_image
 
     open_image(source)  # a photo that cannot be read is known before the model is loaded
-    captioner = load(*(model or ()))
+    captioner = load(*(model or ()), runtime=runtime)
     if candidates and beam is None:
         options["beam"] = max(captioner.options.beam, candidates)
     explanation = run(captioner, source, occlusion, **options)

@@ -16,6 +16,7 @@ from sightline.files import models_folder, printable
 
 SHIPPED = Path(__file__).parents[1] / "models"
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
+EXPORTED = "sightline.json"
 
 
 def models(
@@ -65,12 +66,16 @@ def _folders(given: Path) -> list[Path]:
 
 
 def is_model(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in FILES)
+    return all((folder / name).is_file() for name in FILES) or (folder / EXPORTED).is_file()
 
 
 def _row(folder: Path, given: Path) -> list[str]:
     config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
     weights = folder / "model.safetensors"
+    name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
+    calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
+    if not weights.is_file():
+        return [printable(name), *_exported(folder), "–", "–", calibrated, printable(folder)]
     found = metrics.get("dev")
     dev = found if isinstance(found, dict) else {}
     scores = [percent(dev[key]) if isinstance(dev.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
@@ -81,9 +86,16 @@ def _row(folder: Path, given: Path) -> list[str]:
     size = f"{weights.stat().st_size / 1e6:.1f}"
     counted, parameters = _numbers(weights), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
-    name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
-    calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
     return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, printable(folder)]
+
+
+def _exported(folder: Path) -> list[str]:
+    """What there is to say of graphs without the weights they were made from."""
+    manifest = _read(folder / EXPORTED)
+    parts = [printable(str(manifest.get(key, "?"))) for key in ("encoder", "decoder")]
+    shown = manifest.get("parameters")
+    size = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
+    return [*parts, f"{shown:,}" if isinstance(shown, int) else "?", f"{size:.1f}"]
 
 
 def _read(path: Path) -> dict[str, Any]:

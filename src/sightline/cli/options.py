@@ -17,6 +17,10 @@ MinLength = Annotated[int | None, typer.Option("--min-length", help="Shortest ca
 NoRepeat = Annotated[
     int | None, typer.Option("--no-repeat-ngram", help="No run of this many tokens occurs twice; 0 is off.")
 ]
+Runtime = Annotated[
+    str,
+    typer.Option("--runtime", help="What computes: torch, onnx (an exported model) or auto: onnx where it can."),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Photos captioned at once.")]
 Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]
 Format = Annotated[str, typer.Option("--format", help="auto, flickr8k, flickr30k, coco, folder or shards.")]

@@ -1,0 +1,8 @@
+"""A model that `sightline export` wrote: onnxruntime runs it, and torch is never imported."""
+
+from __future__ import annotations
+
+from sightline.exported.manifest import MANIFEST, Manifest
+from sightline.exported.runtime import Exported, load_exported
+
+__all__ = ["MANIFEST", "Exported", "Manifest", "load_exported"]

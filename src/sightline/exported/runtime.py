@@ -1,0 +1,144 @@
+"""Exported graphs run by onnxruntime, in the shape of a `CaptionModel`: an encoder, a decoder, and no torch.
+
+The graphs hold no beam: rows are reordered outside, by the one search in `sightline.decoding`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.confidence import Confidence
+from sightline.decoding.steps import StepDecoder
+from sightline.errors import CheckpointError, ConfigError
+from sightline.exported.manifest import MANIFEST, Manifest, Tensors
+from sightline.images import Preprocess
+from sightline.model_files import read_json
+from sightline.tokenizers import Tokenizer
+from sightline.types import DecoderState, ImageFeatures
+
+TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+EXTERNAL = b"\x0a\x08location"  # how a graph's protobuf begins the name of a file beside it
+
+
+class OnnxEncoder:
+    """``look`` as every encoder has it; called like one, it takes torch's tensors too."""
+
+    def __init__(self, session: Any, preprocess: Preprocess, grid: tuple[int, int]):
+        self.session, self.preprocess, self.grid = session, preprocess, grid
+
+    def look(self, pixels: np.ndarray) -> ImageFeatures:
+        grid, pooled = self.session.run(["grid", "pooled"], {"pixels": pixels})
+        return ImageFeatures(grid, pooled, *self.grid)
+
+    def __call__(self, pixels: Any) -> ImageFeatures:
+        return self.look(np.asarray(pixels))
+
+
+class OnnxDecoder(StepDecoder):
+    """``start`` and ``step`` as every decoder has them, on arrays. What a state holds, the graphs' names say."""
+
+    def __init__(self, start: Any, step: Any):
+        self.graphs = start, step
+        self.features, state, self.outputs = (
+            [value.name for value in values] for values in (start.get_inputs(), start.get_outputs(), step.get_outputs())
+        )
+        self.photo = [name for name in state if name.startswith("photo.")]
+        self.beam = [name for name in state if name.startswith("beam.")]
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        given = {name: getattr(features, name) for name in self.features}
+        found = dict(zip([*self.photo, *self.beam], self.graphs[0].run([*self.photo, *self.beam], given)))
+        return DecoderState({name: found[name] for name in self.photo}, {name: found[name] for name in self.beam})
+
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
+        values = self.graphs[1].run(self.outputs, {"token": tokens, **state.photo, **state.beam})
+        found = dict(zip(self.outputs, values))
+        beam = {name: found.pop(f"next.{name.removeprefix('beam.')}") for name in self.beam}
+        return found.pop("logits"), DecoderState(state.photo, beam), found
+
+
+class OnnxModel:
+    """An encoder and a decoder, as `CaptionModel` is."""
+
+    def __init__(self, encoder: OnnxEncoder, decoder: OnnxDecoder, parameters: int):
+        self.encoder, self.decoder, self.parameters = encoder, decoder, parameters
+
+    def to(self, device: Any) -> OnnxModel:
+        if str(device) != "cpu":
+            raise ConfigError(f"device is {str(device)!r} but an exported model runs on the CPU; use runtime='torch'")
+        return self
+
+    def eval(self) -> OnnxModel:
+        return self
+
+    def count(self) -> tuple[int, int]:
+        """All parameters, and those that are trained: none."""
+        return self.parameters, 0
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an exported folder holds, as `Checkpoint` is what a model folder holds."""
+
+    model: OnnxModel
+    tokenizer: Tokenizer
+    decoding: dict[str, Any]
+    folder: Path
+    manifest: Manifest
+    confidence: Confidence | None = None  # None: nobody calibrated these weights
+
+    @property
+    def runtime(self) -> str:
+        return f"onnxruntime, {self.manifest.precision}"
+
+    def signature(self) -> str:
+        """The weights it was exported from, and into what."""
+        return f"{self.manifest.weights[:12]}/onnx-{self.manifest.precision}"
+
+
+def load_exported(folder: str | Path) -> Exported:
+    """An exported folder, every file of it checked against its manifest; nothing in it is ever executed as code."""
+    folder = Path(folder).expanduser()
+    if not (folder / MANIFEST).is_file():
+        raise CheckpointError(f"{str(folder)!r} holds no exported model: {MANIFEST} is missing; run `sightline export`")
+    manifest = Manifest.read(folder)
+    sessions = {}
+    for name, graph in manifest.graphs.items():
+        path = folder / f"{name}.onnx"
+        session = open_session(manifest.read_graph(folder, name), path)
+        if (tensors_of(session.get_inputs()), tensors_of(session.get_outputs())) != (graph.inputs, graph.outputs):
+            raise CheckpointError(f"{path} takes or gives other tensors than {MANIFEST} says: export the model again")
+        sessions[name] = session
+    encoder = OnnxEncoder(sessions["encoder"], manifest.preprocess, manifest.grid)
+    model = OnnxModel(encoder, OnnxDecoder(sessions["start"], sessions["step"]), manifest.parameters)
+    path, dimension = folder / "confidence.json", manifest.graphs["encoder"].outputs["pooled"][1][-1]
+    confidence = Confidence.from_json(read_json(path), int(dimension)) if path.is_file() else None
+    return Exported(model, manifest.tokenizer, manifest.decoding, folder, manifest, confidence)
+
+
+def open_session(data: bytes, path: str | Path = "the graph") -> Any:
+    """A graph ready to run. It may name neither code nor other files."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ConfigError("an exported model needs onnxruntime: pip install 'sightline[onnx]'") from None
+    if EXTERNAL in data:
+        raise CheckpointError(f"{path} wants other files read, which no exported graph does: export the model again")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what matters comes as an exception
+    options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)  # 0: all cores
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a dozen of its own
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path} is not a graph that onnxruntime can run: {reason}") from None
+
+
+def tensors_of(values: Any) -> Tensors:
+    """What a session takes or gives."""
+    return {value.name: (TYPES.get(value.type, value.type), tuple(value.shape)) for value in values}
