@@ -43,7 +43,7 @@ class CaptionParts:
         self.settings = Settings(**plan["settings"])
         self.folder, self.form, self.roots = Path(plan["folder"]), plan["form"], plan["roots"]
         self.options = DecodingOptions(**plan["options"])
-        captioner = load(*plan["models"], device=plan["device"])
+        captioner = load(*plan["models"], device=plan["device"], runtime=self.settings.runtime)
         self.engine = Engine(captioner, self.options, self.settings.batch_size, self.settings.workers or 0)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:

@@ -33,6 +33,7 @@ class Settings:
     batch_size: int = 32
     workers: int | None = None  # processes that decode photos; 0 decodes here
     device: str = "auto"
+    runtime: str = "auto"
     part_size: int = 1000
     sidecars: bool = False
     embed: bool = False
@@ -71,7 +72,8 @@ def caption_all(
         find_exiftool()
     job = Job(output)
     try:
-        captioner = load(*models, device="cpu" if cluster is not None else choose_device(settings.device))
+        device = "cpu" if cluster is not None else choose_device(settings.device)
+        captioner = load(*models, device=device, runtime=settings.runtime)
         chosen = _decoding(captioner, **(options or {}))
         if not job.begin(inputs, settings.part_size, identity(captioner, chosen, output, settings), settings.overwrite):
             failed = job.failed_before()
@@ -105,8 +107,12 @@ def identity(captioner: Captioner, options: DecodingOptions, output: Output, set
 
 
 def choose_device(name: str) -> str:
-    import torch
-
+    if name == "cpu":
+        return name
+    try:
+        import torch
+    except ImportError:  # exported models do without
+        return "cpu"
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -17,7 +17,7 @@ from sightline.errors import DataError
 from sightline.types import Caption, Failure
 
 FORMS = ("parquet", "jsonl", "csv", "tar")
-ROW_GROUP = 50_000  # rows of a Parquet file that are compressed, and read, together
+ROW_GROUP = 10_000  # rows of a Parquet file that are compressed, and read, together; as many are in memory
 
 
 def error_form(form: str) -> str:
@@ -122,11 +122,12 @@ def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
         nonlocal waiting, rows
         writer.write_table(pyarrow.concat_tables(waiting))
         waiting, rows = [], 0
+        pyarrow.default_memory_pool().release_unused()
 
     try:
         for part in parts:
             try:
-                table = parquet().read_table(part)
+                table = parquet().ParquetFile(part).read(use_threads=False)
             except pyarrow.ArrowInvalid as error:
                 raise DataError(f"{part} is damaged ({error}): delete it and run the same command again") from None
             writer = writer or parquet().ParquetWriter(target, table.schema, compression="zstd")

@@ -66,6 +66,7 @@ def caption_in_bulk(
     batch_size: int,
     options: dict[str, Any],
     wish: Wish,
+    runtime: str = "auto",
 ) -> None:
     """Carry the job out, or on; exit code 1 says that some inputs failed."""
     from sightline.bulk.job import Output
@@ -82,6 +83,7 @@ def caption_in_bulk(
         batch_size=batch_size,
         workers=wish.workers,
         device=wish.device or "auto",
+        runtime=runtime,
         part_size=wish.part_size or MANY,
         sidecars=wish.sidecars,
         embed=wish.embed,

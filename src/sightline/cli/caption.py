@@ -116,9 +116,7 @@ def caption(
     if is_bulk(inputs, output, form, wish):
         if alt:
             raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
-        if runtime != "auto":
-            raise ConfigError(f"--runtime {runtime} in a bulk job: leave it out, onnx is taken where it can be")
-        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish)
+        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime)
         return
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
