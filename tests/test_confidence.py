@@ -443,7 +443,7 @@ def test_photos_that_do_not_open_are_left_out(tiny_model: Path, sketches: Path) 
 
 
 def test_foreign_pictures_are_the_same_every_time_and_differ_by_seed() -> None:
-    first, again, other = list(pictures(1)), list(pictures(1)), list(pictures(1, seed=1))
+    first, again, other = list(pictures(1)), list(pictures(1)), list(pictures(1, seed=2))
     assert [kind for kind, _ in first] == list(KINDS)
     assert [image.tobytes() for _, image in first] == [image.tobytes() for _, image in again]
     assert not {image.tobytes() for _, image in first} & {image.tobytes() for _, image in other}
@@ -454,7 +454,7 @@ def test_the_model_in_the_box_is_unsure_of_what_is_no_photo() -> None:
     captioner = sightline.load()
     if captioner.confidence is None:
         pytest.skip("the shipped model is not calibrated: run `sightline calibrate default --data flickr8k/`")
-    strange = list(pictures(1, seed=1))
+    strange = list(pictures(1, seed=2))
     captions = captioner.caption([image for _, image in strange])
     caught = [kind for (kind, _), caption in zip(strange, captions) if caption.unsure]
     assert len(caught) >= len(strange) - 1, f"of {len(strange)} only {caught}"

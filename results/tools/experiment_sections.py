@@ -14,6 +14,7 @@ def blocks(folder: Path) -> dict[str, str]:
         "attention": _if_there(folder / "attention" / "index.json", attention),
         "attention against occlusion": _if_there(folder / "attention_vs_occlusion.json", occlusion),
         "gradient variance": _if_there(folder / "gradient_variance.json", variance),
+        "confidence": _if_there(folder / "confidence.json", confidence),
         "failures": _if_there(folder / "failures.json", failures),
     }
 
@@ -91,6 +92,33 @@ def variance(values: dict[str, Any]) -> str:
         f"{values['repeats']} draws of each gradient, weights {values['checkpoint']}; the baseline stood at "
         f"{values['weights']['trained']['baseline']:.2f} a word (trained) and "
         f"{values['weights']['fresh']['baseline']:.2f} (fresh)."
+    )
+
+
+def confidence(values: dict[str, Any]) -> str:
+    """How far the numbers hold on photos they were not fitted to, and what is marked."""
+    lines = []
+    for key, name in (("words", "words"), ("content_words", "content words"), ("captions", "captions")):
+        before, after = values["check"][key]["before"], values["check"][key]["after"]
+        shares = (after["rate"], before["ece"], after["ece"], before["brier"], after["brier"])
+        lines.append([name, f"{after['count']:,}", *(number(100 * share) for share in shares)])
+    head = ["", "number", "right, %", "ECE before", "after", "Brier before", "after"]
+    strange = [
+        [kind, str(own["pictures"]), number(100 * own["marked"], 0), number(100 * own["confidence"], 0)]
+        for kind, own in values["strange"].items()
+    ]
+    captions = values["check"]["captions"]["after"]
+    mean = sum(count * told for count, told, _ in captions["bins"]) / captions["count"]
+    marked = number(100 * values["check"]["marked"])
+    strange.append([f"{values['data']} dev photos", str(values["dev_photos"]), marked, number(100 * mean, 0)])
+    return "\n\n".join(
+        [
+            table(head, lines, left=1),
+            "![Confidence against the share that was right, before and after](results/plots/reliability.png)",
+            table(["kind", "pictures", "marked unsure, %", "mean confidence, %"], strange, left=1),
+            f"Weights {values['checkpoint']}; fitted on {values['dev_photos']:,} dev photos and "
+            f"{values['train_photos']:,} training photos.",
+        ]
     )
 
 

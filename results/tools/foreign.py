@@ -1,7 +1,7 @@
 """Pictures unlike any photo a captioner was trained on, drawn on the spot: the check of the "unsure" mark.
 
 Every kind is a function of a random generator, so that a hundred pictures of it differ in colours, sizes and contents
-and the same seed draws the same ones. None is used to fit anything.
+and the same seed draws the same ones.
 """
 
 from __future__ import annotations
