@@ -1,0 +1,73 @@
+// How sure a caption is: the arithmetic of docs/confidence.md, on what the search and the encoder gave.
+
+export interface ConfidenceFile {
+  format: string;
+  words: { intercept: number; slope: number; offsets: Record<string, number>; function_words: string[] };
+  captions: { intercept: number; words: number; log_probability: number; unsure_below: number };
+  photos: { dimension: number; directions: number; mean: string; matrix: string; limit: number };
+}
+
+export interface Sureness {
+  words: number[];
+  caption: number;
+  strangeness: number;
+  unsure: boolean;
+}
+
+export class Confidence {
+  private readonly functionWords: Set<string>;
+  private readonly mean: Float32Array;
+  private readonly matrix: Float32Array;
+
+  constructor(private readonly file: ConfidenceFile) {
+    if (file.format !== "sightline-confidence-1") throw new Error(`confidence.json has the unknown format ${file.format}`);
+    this.functionWords = new Set(file.words.function_words);
+    this.mean = halves(file.photos.mean);
+    this.matrix = halves(file.photos.matrix);
+  }
+
+  /** Above 1 a photo is unlike those the model learnt from. */
+  strangeness(pooled: Float32Array): number {
+    const { directions, dimension, limit } = this.file.photos;
+    let sum = 0;
+    for (let row = 0; row < directions; row++) {
+      let along = 0;
+      for (let i = 0; i < dimension; i++) along += (pooled[i] - this.mean[i]) * this.matrix[row * dimension + i];
+      sum += along * along;
+    }
+    return Math.sqrt(sum / directions) / limit;
+  }
+
+  judge(words: { text: string; probability: number }[], likelihood: number, strangeness: number): Sureness {
+    const { intercept, slope, offsets } = this.file.words, captions = this.file.captions;
+    const chances = words.map(({ text, probability }) => {
+      const offset = Object.hasOwn(offsets, text) ? offsets[text] : 0;
+      return sigmoid(intercept + slope * logit(probability) + offset);
+    });
+    const content = chances.filter((_, place) => !this.functionWords.has(words[place].text));
+    const chosen = content.length ? content : chances;
+    const mean = chosen.length ? chosen.reduce((sum, value) => sum + value, 0) / chosen.length : 0;
+    const log = Math.log(Math.max(likelihood, 1e-30));
+    const caption = sigmoid(captions.intercept + captions.words * logit(mean) + captions.log_probability * log);
+    return { words: chances, caption, strangeness, unsure: strangeness > 1 || caption < captions.unsure_below };
+  }
+}
+
+function sigmoid(value: number): number {
+  return 1 / (1 + Math.exp(-Math.min(Math.max(value, -40), 40)));
+}
+
+function logit(chance: number): number {
+  const inside = Math.min(Math.max(chance, 1e-4), 1 - 1e-4);
+  return Math.log(inside / (1 - inside));
+}
+
+/** base64 of little-endian half-precision numbers. */
+export function halves(text: string): Float32Array {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return Float32Array.from({ length: bytes.length >> 1 }, (_, place) => {
+    const bits = bytes[2 * place] | (bytes[2 * place + 1] << 8);
+    const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : (sign * fraction) / 2 ** 24;
+  });
+}

@@ -1,0 +1,199 @@
+// The exported model (docs/export.md): fetched once, kept for offline, run by ONNX Runtime.
+
+import * as ort from "onnxruntime-web/wasm";
+import { Confidence, type ConfidenceFile } from "./confidence";
+import type { Preprocess } from "./resample";
+import type { Decoder, Stepped } from "./search";
+import type { Tokenizer } from "./tokens";
+
+type Tensors = Record<string, [type: string, shape: (number | string)[]]>;
+
+export interface Manifest {
+  format: string;
+  precision: string;
+  encoder: string;
+  decoder: string;
+  parameters: number;
+  weights: string;
+  licence: string;
+  preprocess: Preprocess;
+  grid: [number, number];
+  decoding: { beam: number; length_penalty: number; max_length: number; min_length: number; no_repeat_ngram: number; allow_unknown: boolean };
+  graphs: Record<"encoder" | "start" | "step", { bytes: number; sha256: string; inputs: Tensors; outputs: Tensors }>;
+  tokenizer: Tokenizer;
+}
+
+export interface Places {
+  model: string; // addresses: the model's folder,
+  glue: string; // ONNX Runtime's script, from which it also starts its threads,
+  runtime: string; // and its WebAssembly, gzipped
+  runtimeBytes: number;
+}
+
+export type Progress = (done: number, whole: number) => void;
+
+const FORMAT = "sightline-onnx-1", KEPT = "sightline-model";
+
+export class Model {
+  private constructor(
+    readonly manifest: Manifest,
+    readonly confidence: Confidence | null,
+    private readonly sessions: Record<"encoder" | "start" | "step", ort.InferenceSession>,
+    readonly threads: number,
+  ) {}
+
+  static async load(places: Places, progress: Progress): Promise<Model> {
+    const kept = await openKept();
+    const manifest = (await fetchJson(`${places.model}sightline.json`, kept)) as Manifest;
+    if (manifest.format !== FORMAT) throw new Error(`the model has the format “${manifest.format}”, this page reads “${FORMAT}”: export it again`);
+    const calibration = fetchJson(`${places.model}confidence.json`, kept).catch(() => null);
+    const names = ["encoder", "start", "step"] as const;
+    const whole = places.runtimeBytes + names.reduce((sum, name) => sum + manifest.graphs[name].bytes, 0);
+    let done = 0;
+    const more = (bytes: number) => progress((done += bytes), whole);
+    const wanted = new Set<string>();
+    const [runtime, ...graphs] = await Promise.all([
+      fetchBytes(places.runtime, more).then(unpacked),
+      ...names.map((name) => fetchGraph(places.model, name, manifest, kept, wanted, more)),
+    ]);
+    forget(kept, wanted, places.model).catch(() => {});
+    ort.env.wasm.wasmBinary = runtime;
+    ort.env.wasm.wasmPaths = { mjs: places.glue };
+    ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1;
+    ort.env.logLevel = "error";
+    const sessions: Partial<Record<(typeof names)[number], ort.InferenceSession>> = {};
+    for (const [place, name] of names.entries()) {
+      sessions[name] = await ort.InferenceSession.create(graphs[place], { executionProviders: ["wasm"], logSeverityLevel: 3 });
+    }
+    const file = (await calibration) as ConfidenceFile | null;
+    return new Model(manifest, file && new Confidence(file), sessions as Required<typeof sessions>, ort.env.wasm.numThreads);
+  }
+
+  async encode(pixels: Float32Array): Promise<Record<string, ort.Tensor>> {
+    const { size } = this.manifest.preprocess;
+    return this.sessions.encoder.run({ pixels: new ort.Tensor("float32", pixels, [1, 3, size, size]) }, ["grid", "pooled"]);
+  }
+
+  async start(features: Record<string, ort.Tensor>): Promise<Steps> {
+    const inputs = Object.fromEntries(Object.keys(this.manifest.graphs.start.inputs).map((name) => [name, features[name]]));
+    return new Steps(this.sessions.step, this.manifest, await this.sessions.start.run(inputs));
+  }
+}
+
+/** The `step` graph and the state of one photo's captions. */
+class Steps implements Decoder {
+  readonly vocabulary: number;
+  private readonly photo: Record<string, ort.Tensor> = {};
+  private beam: Record<string, ort.Tensor> = {};
+  private readonly wanted: string[];
+
+  constructor(private readonly session: ort.InferenceSession, manifest: Manifest, state: Record<string, ort.Tensor>) {
+    this.vocabulary = manifest.tokenizer.tokens.length;
+    for (const [name, value] of Object.entries(state)) (name.startsWith("photo.") ? this.photo : this.beam)[name] = value;
+    const outputs = Object.keys(manifest.graphs.step.outputs);
+    this.wanted = outputs.filter((name) => name.startsWith("next.") || ["logits", "attention", "gate"].includes(name));
+  }
+
+  async step(tokens: number[]): Promise<Stepped> {
+    const token = new ort.Tensor("int64", BigInt64Array.from(tokens, BigInt), [tokens.length]);
+    const found = await this.session.run({ token, ...this.photo, ...this.beam }, this.wanted);
+    this.beam = Object.fromEntries(Object.keys(this.beam).map((name) => [name, found[name.replace("beam.", "next.")]]));
+    const numbers = (name: string) => found[name]?.data as Float32Array | undefined;
+    return { logits: numbers("logits")!, attention: numbers("attention"), gate: numbers("gate") };
+  }
+
+  reorder(rows: number[]): void {
+    for (const [name, value] of Object.entries(this.beam)) {
+      const own = value.data as Float32Array, size = own.length / value.dims[0];
+      const moved = new Float32Array(rows.length * size);
+      rows.forEach((row, place) => moved.set(own.subarray(row * size, (row + 1) * size), place * size));
+      this.beam[name] = new ort.Tensor("float32", moved, [rows.length, ...value.dims.slice(1)]);
+    }
+  }
+}
+
+// -- files -----------------------------------------------------------------------------------------------------------
+
+/** What this page keeps for offline; none where the browser allows none (plain http from another machine). */
+async function openKept(): Promise<Cache | null> {
+  try {
+    return await caches.open(KEPT);
+  } catch {
+    return null;
+  }
+}
+
+/** From the network if it answers, so that another model is noticed; else what was kept. */
+async function fetchJson(address: string, kept: Cache | null): Promise<unknown> {
+  try {
+    const answer = await fetch(address, { cache: "no-cache" });
+    if (answer.ok) {
+      await kept?.put(address, answer.clone()).catch(() => {});
+      return await answer.json();
+    }
+    if (answer.status === 404) await kept?.delete(address); // it has none any more
+  } catch {
+    /* offline */
+  }
+  const old = await kept?.match(address);
+  if (!old) throw new Error(`${address.split("/").pop()} could not be fetched`);
+  return old.json();
+}
+
+async function fetchGraph(
+  folder: string, name: "encoder" | "start" | "step", manifest: Manifest, kept: Cache | null, wanted: Set<string>, more: (bytes: number) => void,
+): Promise<Uint8Array> {
+  const { sha256, bytes } = manifest.graphs[name], address = `${folder}${name}.onnx`, key = `${address}?${sha256}`;
+  wanted.add(key);
+  const old = await kept?.match(key);
+  if (old) {
+    more(bytes);
+    return new Uint8Array(await old.arrayBuffer());
+  }
+  const data = await fetchBytes(address, more);
+  if (data.length !== bytes || !(await hasHash(data, sha256))) throw new Error(`${name}.onnx is not the file that sightline.json names: load the page again`);
+  await kept?.put(key, new Response(data as BodyInit)).catch(() => {}); // no room: then not offline
+  return data;
+}
+
+async function fetchBytes(address: string, more: (bytes: number) => void): Promise<Uint8Array> {
+  const answer = await fetch(address, { cache: "no-cache" });
+  if (!answer.ok || !answer.body) throw new Error(`${address.split("/").pop()} could not be fetched (${answer.status})`);
+  const parts: Uint8Array[] = [];
+  const reader = answer.body.getReader();
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    parts.push(part.value);
+    more(part.value.length);
+  }
+  return joined(parts);
+}
+
+function joined(parts: Uint8Array[]): Uint8Array {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/** Gunzipped, unless a helpful server did that on the way. */
+async function unpacked(data: Uint8Array): Promise<ArrayBuffer> {
+  if (data[0] !== 0x1f || data[1] !== 0x8b) return data.buffer as ArrayBuffer;
+  const stream = new Blob([data as BlobPart]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+async function hasHash(data: Uint8Array, expected: string): Promise<boolean> {
+  if (!crypto.subtle) return true; // only where the page is secure
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data as BufferSource));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === expected;
+}
+
+/** What an earlier model left. */
+async function forget(kept: Cache | null, wanted: Set<string>, folder: string): Promise<void> {
+  for (const { url } of (await kept?.keys()) ?? []) {
+    if (url.startsWith(folder) && url.includes(".onnx?") && !wanted.has(url)) await kept?.delete(url);
+  }
+}
