@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sightline.blocks import DecoderBlock, EncoderBlock
+from sightline.blocks import Attention
 from sightline.decoders import DECODERS, Decoder, build_decoder, build_embedding
 from sightline.decoders.embeddings import read_glove
 from sightline.encoders import build_encoder
@@ -231,6 +232,19 @@ def test_the_transformer_tells_its_heads_apart() -> None:
     _, _, seen = decoder.step(words(2)[:, 0], decoder.start(photos(2)))
     assert seen["attention_by_head"].shape == (2, 2, 2, PLACES)  # rows, blocks, heads, places
     assert close(seen["attention_by_head"].mean((1, 2)), seen["attention"])
+
+
+@torch.no_grad()
+def test_the_transformer_looks_where_what_it_adds_comes_from() -> None:
+    attention = Attention(8, heads=2)
+    values = torch.randn(3, 2, PLACES, 4)
+    values[:, :, 3] = 0  # a place to rest: whatever its weight, it brings nothing
+    strengths = attention.strengths(values)
+    assert (strengths[:, :, 3] == 0).all()
+    alone = torch.zeros(3, 2, PLACES, 4)
+    alone[:, 1, 2] = values[:, 1, 2]  # one head, one place
+    added = attention.output(attention._join(alone)) - attention.output.bias
+    assert close(added[:, 2].norm(dim=-1), strengths[:, 1, 2])
 
 
 @torch.no_grad()

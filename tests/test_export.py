@@ -29,7 +29,7 @@ from sightline.decoders import DECODERS, Decoder, build_decoder
 from sightline.decoding import DecodingOptions, decode
 from sightline.encoders import build_encoder
 from sightline.errors import CheckpointError, ConfigError
-from sightline.export import compare, export
+from sightline.export import GraphFile, compare, export
 from sightline.export.graphs import decoder_graphs
 from sightline.export.weights import rounded, store_weights
 from sightline.exported import Manifest
@@ -128,12 +128,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("export")
     model, out, told = model_folder(root / "model"), root / "out", io.StringIO()
     with contextlib.redirect_stdout(told):
-        assert run(["export", str(model), "-o", str(out), "--web", "--licence", "CC0-1.0"]) == 0
-    float32, int8, difference = told.getvalue().splitlines()
+        assert run(["export", str(model), "-o", str(out), "--web", str(root / "site"), "--licence", "CC0-1.0"]) == 0
+    float32, int8, page, difference = told.getvalue().splitlines()
     assert re.fullmatch(rf"{out}: float32, 0.\d MB \(encoder.onnx 0.\d, start.onnx 0.\d, step.onnx 0.\d\)", float32)
-    assert int8.startswith(f"{out / 'web'}: int8, 0.")
+    assert int8.startswith(f"{page_model(out)}: int8, 0.")
+    assert page.endswith(f"python3 -m http.server -d {root / 'site'}")
     assert re.fullmatch(r"the float graphs' logits are torch's to \de-0[678]", difference)
     return model, out
+
+
+def page_model(out: Path) -> Path:
+    """The files that the page loads."""
+    return out.parent / "site" / "model"
 
 
 def pictures() -> list[Image.Image]:
@@ -181,7 +187,7 @@ def test_an_explanation_works_on_graphs(folders: tuple[Path, Path]) -> None:
 
 def test_the_manifest_says_all_a_page_needs(folders: tuple[Path, Path]) -> None:
     model, out = folders
-    for folder, precision in ((out, "float32"), (out / "web", "int8")):
+    for folder, precision in ((out, "float32"), (page_model(out), "int8")):
         values = json.loads((folder / "sightline.json").read_text())
         assert (values["format"], values["precision"], values["licence"]) == ("sightline-onnx-1", precision, "CC0-1.0")
         assert values["tokenizer"] == json.loads((model / "tokenizer.json").read_text())
@@ -196,6 +202,7 @@ def test_the_manifest_says_all_a_page_needs(folders: tuple[Path, Path]) -> None:
             "token": ["int64", ["rows"]],
             "photo.keys_0": ["float32", ["photos", 2, 17, 16]],
             "photo.values_0": ["float32", ["photos", 2, 17, 16]],
+            "photo.strengths_0": ["float32", ["photos", 2, 17]],
             "beam.past": ["float32", ["rows", 1, 2, 2, "length", 16]],
         }
         assert values["graphs"]["step"]["outputs"] == {
@@ -209,7 +216,7 @@ def test_the_manifest_says_all_a_page_needs(folders: tuple[Path, Path]) -> None:
 
 
 def test_graphs_use_standard_operators_alone(folders: tuple[Path, Path]) -> None:
-    for file in [*folders[1].glob("*.onnx"), *(folders[1] / "web").glob("*.onnx")]:
+    for file in [*folders[1].glob("*.onnx"), *page_model(folders[1]).glob("*.onnx")]:
         model = onnx.load(file)
         onnx.checker.check_model(model, full_check=True)
         assert [(own.domain, own.version) for own in model.opset_import] == [("", 20)]
@@ -295,12 +302,12 @@ def test_what_halves_hold_exactly_is_kept_in_them(large_graph: onnx.ModelProto) 
 
 def test_the_page_s_files_say_nearly_the_same(folders: tuple[Path, Path]) -> None:
     model, out = folders
-    small = load(out / "web")
+    small = load(page_model(out))
     assert small.runtimes == ["onnxruntime, int8"]
     expected = load(model, runtime="torch").caption(pictures())
     for one, other in zip(small.caption(pictures()), expected):
         assert one.score == pytest.approx(other.score, abs=0.2)
-    sizes = [sum(file.stat().st_size for file in folder.glob("*.onnx")) for folder in (out / "web", out)]
+    sizes = [sum(file.stat().st_size for file in folder.glob("*.onnx")) for folder in (page_model(out), out)]
     assert sizes[0] < 0.75 * sizes[1]
 
 
@@ -320,10 +327,14 @@ def test_a_folder_with_both_takes_onnxruntime_if_it_is_of_the_same_weights(
     with monkeypatch.context() as without:
         without.setattr(captioner_module, "find_spec", lambda name: None)
         assert load(both).runtimes == ["torch"]
+    config = both / "config.json"
+    config.write_text(config.read_text().replace('"beam": 2', '"beam": 3'))
+    assert load(both).runtimes == ["torch"]
+    assert "config.json has changed since the export: torch is used; run `sightline export`" in caplog.text
     save_checkpoint(both, tiny_checkpoint(seed=1))
     assert load(both).runtimes == ["torch"]
-    assert "exported from other weights" in caplog.text
-    assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]
+    assert "model.safetensors has changed since the export" in caplog.text
+    assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]  # its weights are its own
 
 
 def test_what_cannot_run_is_said_in_one_line(
@@ -339,7 +350,7 @@ def test_what_cannot_run_is_said_in_one_line(
     with pytest.raises(ConfigError, match="device is 'cuda' but an exported model runs on the CPU"):
         load(out, device="cuda")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"needs onnxruntime: pip install 'sightline\[onnx\]'"):
+    with pytest.raises(ConfigError, match="needs onnxruntime: pip install onnxruntime"):
         load(out)
 
 
@@ -410,7 +421,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped": (_flipped, "step.onnx is not the file that sightline.json names"),
     "gone": (lambda folder: (folder / "step.onnx").unlink(), "step.onnx cannot be read: No such file"),
     "pickle": (_foreign(b"\x80\x04\x95" * 20), "step.onnx is not a graph that onnxruntime can run"),
-    "other files": (_foreign(_with_external_data()), "step.onnx wants other files read"),
+    "other files": (_foreign(_with_external_data()), "step.onnx wants other files read than sightline.json says"),
+    "no such weights": (
+        _reworded(lambda values: values["graphs"]["step"].update(outside=["a"])),
+        "model.safetensors cannot be read",
+    ),
+    "outside": (_reworded(lambda values: values["graphs"]["step"].update(outside="a")), "outside is 'a'"),
     "another graph": (_foreign(_other_graph()), "step.onnx takes or gives other tensors than sightline.json says"),
     "no json": (lambda folder: (folder / "sightline.json").write_text("{"), "sightline.json cannot be read"),
     "format": (_reworded(lambda values: values.update(format="x")), "format is 'x', this version reads"),
@@ -450,6 +466,10 @@ def test_without_a_folder_to_write_it_writes_beside_the_weights(
     graphs = {name: onnx.load(folders[1] / f"{name}.onnx") for name in ("encoder", "start", "step")}
     monkeypatch.setattr(export_module, "export_graphs", lambda model: graphs)  # made once is enough
     model = model_folder(tmp_path / "model")
+    assert run(["export", str(model)]) == 0
+    assert "MB beside the weights" in capsys.readouterr().out
+    assert all(graph.outside for graph in Manifest.read(model).graphs.values())
+    assert load(model).runtimes == ["onnxruntime, float32"]
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]
     assert run(["doctor", "--model", str(model)]) in (0, 1)
@@ -468,10 +488,10 @@ def test_exporting_says_what_is_not_installed(folders: tuple[Path, Path], monkey
 
 
 def test_graphs_that_differ_from_torch_are_not_written(folders: tuple[Path, Path]) -> None:
-    graphs = {name: onnx.load(folders[1] / f"{name}.onnx") for name in ("encoder", "start", "step")}
+    files = {name: GraphFile((folders[1] / f"{name}.onnx").read_bytes(), {}) for name in ("encoder", "start", "step")}
     checkpoint = load_checkpoint(folders[0])
-    assert compare(checkpoint, graphs) < 1e-5
+    assert compare(checkpoint, files) < 1e-5
     with torch.no_grad():
         checkpoint.model.decoder.output.bias[5] += 0.01
     with pytest.raises(CheckpointError, match="differ from torch by"):
-        compare(checkpoint, graphs)
+        compare(checkpoint, files)

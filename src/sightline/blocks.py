@@ -69,6 +69,11 @@ class Attention(nn.Module):
         weights = (query @ keys.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
         return self.output(self._join(weights @ values)), weights
 
+    def strengths(self, values: Tensor) -> Tensor:
+        """How long a vector each place would add to the words if looked at alone: (B, heads, N)."""
+        own = self.output.weight.T.view(self.heads, -1, self.output.weight.shape[0])  # (heads, D / heads, D)
+        return ((values @ (own @ own.transpose(1, 2))) * values).sum(-1).clamp(min=0).sqrt()
+
     def _mix(self, query: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
         return self._join(F.scaled_dot_product_attention(self._split(query), keys, values, is_causal=causal))
 

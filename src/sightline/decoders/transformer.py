@@ -1,4 +1,9 @@
-"""Source 001's decoder: words attend to earlier words and, through cross-attention, to the places of the photo."""
+"""Source 001's decoder: words attend to earlier words and, through cross-attention, to the places of the photo.
+
+Where it looked is told by what each place brings: its attention weight times the length of the vector that the weight
+multiplies (Kobayashi et al., 2020). Idle heads rest on places whose vectors are next to nothing; by weights alone those
+corners would shine.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +77,7 @@ class Transformer(Decoder):
             keys, values = block.cross_attention.keys_values(memory)
             # In one piece, or every step would copy them anew: a third of the whole search.
             photo[f"keys_{index}"], photo[f"values_{index}"] = keys.contiguous(), values.contiguous()
+            photo[f"strengths_{index}"] = block.cross_attention.strengths(values)
         heads, size = photo["keys_0"].shape[1], photo["keys_0"].shape[3]
         past = memory.new_zeros(len(memory), len(self.blocks), 2, heads, 0, size)
         return DecoderState(photo, {"past": past})
@@ -84,8 +90,10 @@ class Transformer(Decoder):
             keys, values = state.photo[f"keys_{index}"], state.photo[f"values_{index}"]
             x, longer, looked = block.step(x, past[:, index], keys, values)
             pasts.append(longer)
-            weights.append(looked)
+            brought = looked.view(keys.shape[0], -1, *looked.shape[1:]) * state.photo[f"strengths_{index}"][:, None]
+            weights.append(brought.view_as(looked))
         by_head = torch.stack(weights, 1)  # (R, blocks, heads, N (+ 1))
+        by_head = by_head / by_head.mean((1, 2)).sum(-1)[:, None, None, None]  # shares of all that was brought
         if self.pooled:
             by_head = by_head[..., :-1]  # where on the grid; the whole-photo token has no place
         extras = {"attention": by_head.mean((1, 2)), "attention_by_head": by_head}
