@@ -14,11 +14,10 @@ import numpy as np
 
 from sightline.decoding import DecodingOptions, Hypothesis, decode
 from sightline.errors import ConfigError, ImageError, nearest
-from sightline.exported import MANIFEST, Exported, Manifest, load_exported
+from sightline.exported import MANIFEST, WEIGHTS, Exported, Manifest, load_exported
 from sightline.files import Stretch
 from sightline.hub import fetch, is_hub_name, kept
 from sightline.images import ImageSource, open_image
-from sightline.model_files import file_hash
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
 if TYPE_CHECKING:  # imported where a model needs it: with onnxruntime the first caption comes seconds sooner
@@ -179,26 +178,28 @@ def load(*names: str | Path, device: str | torch.device = "cpu", runtime: str = 
 
 
 def _load(folder: Path, device: str, runtime: str) -> Checkpoint | Exported:
-    if runtime == "onnx" or (runtime == "auto" and _runs_exported(folder, device)):
+    if runtime == "onnx":
         return load_exported(folder)
+    if runtime == "auto" and (manifest := _exported(folder, device)):
+        return load_exported(folder, manifest)
     from sightline.checkpoint import load_checkpoint
 
     return load_checkpoint(folder)
 
 
-def _runs_exported(folder: Path, device: str) -> bool:
-    """Whether to take a folder's exported graphs: always where there is nothing else, never those of other weights."""
+def _exported(folder: Path, device: str) -> Manifest | None:
+    """A folder's graphs, if they are what should run: always where nothing else is, never those of another model."""
     if not (folder / MANIFEST).is_file():
-        return False
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        return True
+        return None
+    if not ((folder / "config.json").is_file() and (folder / WEIGHTS).is_file()):
+        return Manifest.read(folder)
     if device != "cpu" or find_spec("onnxruntime") is None:
-        return False
-    current = Manifest.read(folder).weights == file_hash(weights)
-    if not current:
-        log.warning("%s was exported from other weights: torch is used; run `sightline export` again", folder)
-    return current
+        return None
+    manifest = Manifest.read(folder)
+    if changed := manifest.differs(folder):
+        log.warning("%s: %s has changed since the export: torch is used; run `sightline export`", folder, changed)
+        return None
+    return manifest
 
 
 def resolve(name: str | Path) -> Path:

@@ -32,6 +32,7 @@ MAX_PIXELS = 2**30 // 6  # 178 million, where Pillow itself draws the line; a gu
 # Named one by one: some of Pillow's other readers start programs (EPS) or fetch files.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+COMMON = SIGNATURES[:2]  # Pillow need not import its other readers, forty of them, for these
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
@@ -102,7 +103,7 @@ def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:
     is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
     if is_heic:
         _register_heic()
-    Image.init()
+    Image.preinit() if data.startswith(COMMON) else Image.init()
     try:
         return Image.open(io.BytesIO(data), formats=[reader for reader in FORMATS if reader in Image.OPEN])
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):

@@ -1,17 +1,27 @@
-"""What a model folder's plain files say, read without torch: size limits, JSON, decoding options, hashes."""
+"""What a model folder's files say, read without torch: size limits, JSON, decoding options, hashes, tensors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sightline.decoding.options import DecodingOptions
 from sightline.errors import CheckpointError, ConfigError
+from sightline.files import printable
 from sightline.tokenizers import Tokenizer
 
 LARGEST_JSON = 64 * 2**20
+TYPES = {  # safetensors' names of what our models are made of
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
+    "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -47,3 +57,48 @@ def file_hash(path: Path) -> str:
 def checkpoint_hash(folder: str | Path) -> str:
     """A short name for exactly these weights, for score signatures."""
     return file_hash(Path(folder) / "model.safetensors")[:12]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a safetensors file one tensor lies: raw numbers, little-endian, row by row."""
+
+    kind: str  # "F16"
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the file
+    length: int
+
+    def array(self, data: bytes) -> np.ndarray:
+        """The tensor in the file's bytes, not copied."""
+        kind = np.dtype(TYPES[self.kind]).newbyteorder("<")
+        return np.frombuffer(data, kind, math.prod(self.shape), self.offset).reshape(self.shape)
+
+
+def places(path: Path) -> dict[str, Place]:
+    """What a safetensors file holds, from its header alone: a length of 8 bytes, JSON, then the tensors."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(size, LARGEST_JSON):
+                raise ValueError("the header is longer than the file")
+            header = json.loads(file.read(length))
+        found = {}
+        for name, about in header.items():
+            if name != "__metadata__":
+                begin, end = about["data_offsets"]
+                found[name] = Place(about["dtype"], tuple(about["shape"]), 8 + length + begin, end - begin)
+                _check_place(found[name], size)
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise CheckpointError(f"{printable(path)} cannot be read: {error}; copy the file again") from None
+
+
+def _check_place(place: Place, size: int) -> None:
+    if any(type(side) is not int or side < 0 for side in place.shape):
+        raise ValueError(f"a shape is {list(place.shape)}")
+    width = np.dtype(TYPES[place.kind]).itemsize if place.kind in TYPES else None  # others can be counted, not read
+    if place.offset < 8 or place.length < 0 or place.offset + place.length > size:
+        raise ValueError("a tensor lies outside of the file")
+    if width and place.length != width * math.prod(place.shape):
+        raise ValueError("a tensor has another size than its shape")

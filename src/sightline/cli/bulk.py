@@ -38,6 +38,8 @@ class Wish:
 
 def is_bulk(inputs: Sequence[str], output: str | None, form: str, wish: Wish) -> bool:
     """Whether these inputs are worth parts that can be continued: shards, lists, folders of parts, many photos."""
+    if output is None and not wish.given and not any(source.lower().endswith(".tar") for source in inputs):
+        return False  # nearly always, and without importing the formats of datasets
     from sightline.bulk.inputs import LISTS, find
     from sightline.data.tar import is_shard
 

@@ -26,5 +26,6 @@ def export(
     for folder, manifest in report.folders.items():
         sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
         parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
-        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB ({parts})")
+        beside = " beside the weights" if any(graph.outside for graph in manifest.graphs.values()) else ""
+        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{beside} ({parts})")
     typer.echo(f"the float graphs' logits are torch's to {report.difference:.0e}")

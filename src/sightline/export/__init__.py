@@ -19,12 +19,12 @@ import torch
 
 from sightline.captioner import resolve
 from sightline.checkpoint import Checkpoint, load_checkpoint
-from sightline.decoding import DecodingOptions
 from sightline.decoding.torch_steps import TorchSteps
 from sightline.errors import CheckpointError, ConfigError
 from sightline.export.graphs import export_graphs
+from sightline.export.outside import Originals, leave_outside
 from sightline.export.weights import store_weights
-from sightline.exported.manifest import MANIFEST, Graph, Manifest
+from sightline.exported.manifest import MANIFEST, WEIGHTS, Graph, Manifest, search_options
 from sightline.exported.runtime import OnnxDecoder, OnnxEncoder, open_session, tensors_of
 from sightline.files import write_atomically
 from sightline.model_files import file_hash
@@ -32,7 +32,6 @@ from sightline.model_files import file_hash
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
 BESIDE = ("README.md", "recipe.toml", "confidence.json")  # what else belongs to a model goes with it
-SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
 
 
 @dataclass(frozen=True)
@@ -44,29 +43,65 @@ class ExportReport:
 
 
 def export(
-    model: str | Path, output: str | Path | None = None, *, int8: bool = False, web: bool = False, licence: str = ""
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    int8: bool = False,
+    web: bool | str | Path | None = None,
+    licence: str = "",
 ) -> ExportReport:
-    """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or beside its own weights.
+    """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or beside its own weights, which they then read.
 
-    ``int8`` makes the weights a third as large; ``web`` also writes ``output/web``, the int8 files for the page.
+    ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
+    only that is written. True stands for ``output/web``.
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise ConfigError(f"exporting needs {' and '.join(missing)}: pip install 'sightline[onnx]'")
-    folder = resolve(model)
-    target = Path(output).expanduser() if output else folder
-    checkpoint = load_checkpoint(folder)
+    source = resolve(model)
+    target = Path(output).expanduser() if output else source
+    site = target / "web" if web is True else Path(web).expanduser() if web else None
+    checkpoint = load_checkpoint(source)
     graphs = export_graphs(checkpoint.model)
-    difference = compare(checkpoint, graphs)
-    wanted = {target: int8, **({target / "web": True} if web else {})}
-    folders = {folder: _write(folder, checkpoint, graphs, small, licence) for folder, small in wanted.items()}
-    return ExportReport(folders, difference)
+    folders: dict[Path, tuple[bool, dict[str, GraphFile]]] = {}
+    if output or site is None or web is True:
+        beside = target.resolve() == source.resolve()
+        folders[target] = int8, _files(graphs, int8, source if beside else None)
+    if site:
+        folders[site] = True, _files(graphs, True, None)
+    plain = next((files for small, files in folders.values() if not small), None) or _files(graphs, False, None)
+    difference = compare(checkpoint, plain)
+    written = {folder: _write(folder, checkpoint, files, small, licence) for folder, (small, files) in folders.items()}
+    return ExportReport(written, difference)
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """What one .onnx file will hold, and the tensors it reads beside it."""
+
+    data: bytes
+    weights: dict[str, np.ndarray]
+
+    def open(self) -> Any:
+        return open_session(self.data, weights=self.weights)
+
+
+def _files(graphs: dict[str, Any], int8: bool, beside: Path | None) -> dict[str, GraphFile]:
+    """Graphs as they are written: with all in them, or with large weights in ``beside``'s model.safetensors."""
+    if int8 or beside is None:
+        return {name: GraphFile(store_weights(graph, int8).SerializeToString(), {}) for name, graph in graphs.items()}
+    originals, files = Originals(beside / WEIGHTS), {}
+    for name, graph in graphs.items():
+        rest, read = leave_outside(graph, originals)
+        weights = {tensor: originals.tensors[tensor] for tensor in read}
+        files[name] = GraphFile(store_weights(rest, int8=False).SerializeToString(), weights)
+    return files
 
 
 @torch.no_grad()
-def compare(checkpoint: Checkpoint, graphs: dict[str, Any]) -> float:
+def compare(checkpoint: Checkpoint, files: dict[str, GraphFile]) -> float:
     """The greatest difference of a logit to torch's, on noise, five words along; too great a one is an error."""
     model = checkpoint.model
-    sessions = {name: open_session(graph.SerializeToString()) for name, graph in graphs.items()}
+    sessions = {name: file.open() for name, file in files.items()}
     encoder = OnnxEncoder(sessions["encoder"], model.encoder.preprocess, (model.encoder.height, model.encoder.width))
     theirs, ours = TorchSteps(model.decoder), OnnxDecoder(sessions["start"], sessions["step"])
     random, size, beams = np.random.default_rng(0), model.encoder.preprocess.size, 2
@@ -85,28 +120,26 @@ def compare(checkpoint: Checkpoint, graphs: dict[str, Any]) -> float:
     return worst
 
 
-def _write(folder: Path, checkpoint: Checkpoint, graphs: dict[str, Any], int8: bool, licence: str) -> Manifest:
+def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], int8: bool, licence: str) -> Manifest:
     """The graphs, then the manifest that names them: a folder half written is seen as such."""
     model, source = checkpoint.model, checkpoint.folder
     if source is None:
         raise ConfigError("only a model that was saved can be exported")
-    contents = {name: store_weights(graph, int8).SerializeToString() for name, graph in graphs.items()}
-    options = DecodingOptions(**{"max_length": checkpoint.tokenizer.max_length, **checkpoint.decoding})
     manifest = Manifest(
         precision="int8" if int8 else "float32",
         encoder=model.encoder.name,
         decoder=model.decoder.spec["name"],
         parameters=model.count()[0],
-        weights=file_hash(source / "model.safetensors"),
+        weights=file_hash(source / WEIGHTS),
         licence=licence,
         preprocess=model.encoder.preprocess,
         grid=(model.encoder.height, model.encoder.width),
         tokenizer=checkpoint.tokenizer,
-        decoding={name: getattr(options, name) for name in SEARCH},
-        graphs={name: _describe(data) for name, data in contents.items()},
+        decoding=search_options(checkpoint.decoding, checkpoint.tokenizer),
+        graphs={name: _describe(file) for name, file in files.items()},
     )
-    for name, data in contents.items():
-        write_atomically(folder / f"{name}.onnx", data)
+    for name, file in files.items():
+        write_atomically(folder / f"{name}.onnx", file.data)
     for name in BESIDE:
         if (source / name).is_file() and source.resolve() != folder.resolve():
             shutil.copyfile(source / name, folder / name)
@@ -114,8 +147,7 @@ def _write(folder: Path, checkpoint: Checkpoint, graphs: dict[str, Any], int8: b
     return manifest
 
 
-def _describe(data: bytes) -> Graph:
-    session = open_session(data)
-    return Graph(
-        len(data), hashlib.sha256(data).hexdigest(), tensors_of(session.get_inputs()), tensors_of(session.get_outputs())
-    )
+def _describe(file: GraphFile) -> Graph:
+    session, digest = file.open(), hashlib.sha256(file.data).hexdigest()
+    inputs, outputs = tensors_of(session.get_inputs()), tensors_of(session.get_outputs())
+    return Graph(len(file.data), digest, inputs, outputs, tuple(file.weights))

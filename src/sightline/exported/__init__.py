@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.exported.manifest import MANIFEST, Manifest
+from sightline.exported.manifest import MANIFEST, WEIGHTS, Manifest
 from sightline.exported.runtime import Exported, load_exported
 
-__all__ = ["MANIFEST", "Exported", "Manifest", "load_exported"]
+__all__ = ["MANIFEST", "WEIGHTS", "Exported", "Manifest", "load_exported"]

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import CheckpointError
+import numpy as np
+
+from sightline.decoding.options import DecodingOptions
+from sightline.errors import CheckpointError, ConfigError
 from sightline.images import Preprocess
-from sightline.model_files import check_decoding, read_json
+from sightline.model_files import check_decoding, file_hash, places, read_json
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 MANIFEST = "sightline.json"
 FORMAT = "sightline-onnx-1"
+WEIGHTS = "model.safetensors"
 GRAPHS = ("encoder", "start", "step")
+SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
 PRECISIONS = ("float32", "int8")
 LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without others beside it
 KEYS = {
@@ -37,13 +42,16 @@ class Graph:
     sha256: str
     inputs: Tensors
     outputs: Tensors
+    outside: tuple[str, ...] = ()  # tensors of the model.safetensors beside it that it reads
 
     def to_json(self) -> dict[str, Any]:
+        outside = {"outside": list(self.outside)} if self.outside else {}
         return {
             "bytes": self.bytes,
             "sha256": self.sha256,
             "inputs": {name: [kind, list(shape)] for name, (kind, shape) in self.inputs.items()},
             "outputs": {name: [kind, list(shape)] for name, (kind, shape) in self.outputs.items()},
+            **outside,
         }
 
     @classmethod
@@ -54,7 +62,10 @@ class Graph:
         size, digest = values["bytes"], values["sha256"]
         if type(size) is not int or not 0 < size <= LARGEST_GRAPH or not isinstance(digest, str):
             raise ValueError(f"bytes is {size!r} and sha256 {digest!r}")
-        return cls(size, digest, tensors(values["inputs"]), tensors(values["outputs"]))
+        outside = values.get("outside", [])
+        if not isinstance(outside, list) or any(type(name) is not str for name in outside):
+            raise ValueError(f"outside is {str(outside)[:40]!r}")
+        return cls(size, digest, tensors(values["inputs"]), tensors(values["outputs"]), tuple(outside))
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,37 @@ class Manifest:
             return f"logits are {list(step.outputs['logits'][1])}, the tokenizer has {self.tokenizer.size} tokens"
         return ""
 
+    def differs(self, folder: Path) -> str:
+        """Which file of a model folder is not the one that was exported, if any: weights, words or search."""
+        search = read_json(folder / "config.json").get("decoding", {})
+        try:
+            if search_options(search, self.tokenizer) != search_options(self.decoding, self.tokenizer):
+                return "config.json"
+        except (TypeError, ConfigError):  # torch's side says what is wrong there
+            return "config.json"
+        if read_json(folder / "tokenizer.json") != self.tokenizer.to_json():
+            return "tokenizer.json"
+        return "" if file_hash(folder / WEIGHTS) == self.weights else WEIGHTS
+
+    def read_weights(self, folder: Path) -> dict[str, dict[str, np.ndarray]]:
+        """For each graph the tensors it has outside: those of the very file that was exported, or none at all."""
+        if not any(graph.outside for graph in self.graphs.values()):
+            return {name: {} for name in self.graphs}
+        path = folder / WEIGHTS
+        found = places(path)
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != self.weights:
+            raise CheckpointError(
+                f"{path} is not the file these graphs were made from: copy it again or run `sightline export` again"
+            )
+        try:
+            return {
+                name: {tensor: found[tensor].array(data) for tensor in graph.outside}
+                for name, graph in self.graphs.items()
+            }
+        except KeyError as error:
+            raise CheckpointError(f"{path} has no tensor {error.args[0]!r}: run `sightline export` again") from None
+
     def read_graph(self, folder: Path, name: str) -> bytes:
         """A graph's file, if it is the very one that was exported."""
         path, expected = folder / f"{name}.onnx", self.graphs[name]
@@ -150,6 +192,12 @@ class Manifest:
         if hashlib.sha256(data).hexdigest() != expected.sha256:
             raise CheckpointError(f"{path} is not the file that {MANIFEST} names: copy it or export the model again")
         return data
+
+
+def search_options(options: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """A model's decoding options with the defaults filled in, as a program without ours needs them."""
+    chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
+    return {name: getattr(chosen, name) for name in SEARCH}
 
 
 def _grid(value: Any) -> tuple[int, int]:

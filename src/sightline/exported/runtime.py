@@ -6,6 +6,7 @@ The graphs hold no beam: rows are reordered outside, by the one search in `sight
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderState, ImageFeatures
 
 TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
-EXTERNAL = b"\x0a\x08location"  # how a graph's protobuf begins the name of a file beside it
+OUTSIDE = "weights."  # before a tensor's name: the input of a graph that stands for it
 
 
 class OnnxEncoder:
@@ -101,16 +102,17 @@ class Exported:
         return f"{self.manifest.weights[:12]}/onnx-{self.manifest.precision}"
 
 
-def load_exported(folder: str | Path) -> Exported:
+def load_exported(folder: str | Path, manifest: Manifest | None = None) -> Exported:
     """An exported folder, every file of it checked against its manifest; nothing in it is ever executed as code."""
     folder = Path(folder).expanduser()
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"{str(folder)!r} holds no exported model: {MANIFEST} is missing; run `sightline export`")
-    manifest = Manifest.read(folder)
+    manifest = manifest or Manifest.read(folder)
+    weights = manifest.read_weights(folder)
     sessions = {}
     for name, graph in manifest.graphs.items():
         path = folder / f"{name}.onnx"
-        session = open_session(manifest.read_graph(folder, name), path)
+        session = open_session(manifest.read_graph(folder, name), path, weights[name])
         if (tensors_of(session.get_inputs()), tensors_of(session.get_outputs())) != (graph.inputs, graph.outputs):
             raise CheckpointError(f"{path} takes or gives other tensors than {MANIFEST} says: export the model again")
         sessions[name] = session
@@ -121,22 +123,45 @@ def load_exported(folder: str | Path) -> Exported:
     return Exported(model, manifest.tokenizer, manifest.decoding, folder, manifest, confidence)
 
 
-def open_session(data: bytes, path: str | Path = "the graph") -> Any:
-    """A graph ready to run. It may name neither code nor other files."""
+class Session:
+    """An onnxruntime session together with the arrays it computes on, which must live as long."""
+
+    def __init__(self, session: Any, weights: list[Any]):
+        self.run, self.get_inputs, self.get_outputs = session.run, session.get_inputs, session.get_outputs
+        self.weights = weights
+
+
+def open_session(data: bytes, path: str | Path = "the graph", weights: Mapping[str, np.ndarray] | None = None) -> Any:
+    """A graph ready to run; ``weights`` are the tensors it has outside. It may name no code, and have no file read.
+
+    Whatever a graph wants from a file says "location". onnxruntime takes a tensor from us only where the graph has one
+    of that name and shape outside; if there are as many as there are locations, none is left to be read by it.
+    """
     try:
         import onnxruntime
     except ImportError:
-        raise ConfigError("an exported model needs onnxruntime: pip install 'sightline[onnx]'") from None
-    if EXTERNAL in data:
-        raise CheckpointError(f"{path} wants other files read, which no exported graph does: export the model again")
+        raise ConfigError("an exported model needs onnxruntime: pip install onnxruntime") from None
+    weights = weights or {}
+    if data.count(b"location") != len(weights):
+        raise CheckpointError(f"{path} wants other files read than {MANIFEST} says: export the model again")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what matters comes as an exception
-    options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)  # 0: all cores
+    options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or cores()
+    # Three sessions have three sets of threads: those that wait in a loop take the cores from those that compute.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
+        options.add_external_initializers([OUTSIDE + name for name in weights], values)
+        return Session(onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]), values)
     except Exception as error:  # onnxruntime has a dozen of its own
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} is not a graph that onnxruntime can run: {reason}") from None
+
+
+def cores() -> int:
+    """How many this process may use, which in a container may be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tensors_of(values: Any) -> Tensors:
