@@ -135,6 +135,7 @@ def first_stage(name: str) -> str | None:
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
         "distilled": "dinov2-transformer",
+        "own-photos": "tinyvit-transformer",
     }.get(name)
 
 

@@ -6,6 +6,7 @@ Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,10 +168,14 @@ def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
     }
 
 
-def load_model_tensors(model: nn.Module, path: Path) -> None:
+def load_model_tensors(
+    model: nn.Module, path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+) -> None:
+    """A file's tensors into a network, strictly; ``change`` may first make them fit."""
     tensors = {
         name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in read_tensors(path)[0].items()
     }
+    tensors = change(tensors) if change else tensors
     tensors |= {
         name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors
     }

@@ -166,7 +166,8 @@ class TrainingSection(Section):
     evaluate_every: Size = 1  # epochs
     dev_photos: Count = 0  # score only so many dev photos while training; 0: all
     checkpoint_minutes: Positive = 5.0
-    init: str | None = None  # a model folder whose weights this run starts from
+    init: str | None = None  # a model this run starts from: a folder, a shipped model's name ("default") or a hub name
+    new_words: Size | None = None  # with init: words of the captions seen so often join its vocabulary; None: none do
     seed: int = 1
 
 

@@ -41,7 +41,7 @@ def build_features(
 
 def open_caches(recipe: Recipe, data: str, format: str) -> list[FeatureCache]:
     """One for each split; made if they are not there."""
-    dataset = load_dataset(data, format, recipe.training.seed)
+    dataset = load_dataset(data, format)
     model = build_model(recipe, build_tokenizer(recipe, dataset))
     caches = []
     for split in SPLITS:

@@ -74,6 +74,10 @@ class Tokenizer(ABC):
             known += len(ids) - ids.count(self.unknown)
         return known / total if total else 1.0
 
+    def extended(self, captions: Iterable[str], min_count: int) -> Self:
+        """The same ids, and after them new ones for what else occurs so often; pieces of words spell it as they are."""
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """All that ``from_json`` needs, as plain JSON."""
         return {"name": self.name, "max_length": self.max_length, "tokens": list(self.tokens)}

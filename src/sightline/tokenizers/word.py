@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -26,13 +27,17 @@ class WordTokenizer(Tokenizer):
         if size is not None and size <= len(SPECIAL):
             raise ConfigError(f"size is {size}; give more than {len(SPECIAL)}, the special tokens alone take those")
         counts = count_tokens(split_words(caption) for caption in captions)
-        # Count, then alphabet: equal counts must not change ids from one run to the next.
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        ranked = _ranked(counts)
         tokens = [*SPECIAL, *(word for word in ranked if counts[word] >= min_count)][:size]
         if len(tokens) == len(SPECIAL):
             most = counts[ranked[0]]
             raise ConfigError(f"min_count is {min_count} but no word occurs more than {most} times; give that or less")
         return cls(tokens, max_length)
+
+    def extended(self, captions: Iterable[str], min_count: int) -> Self:
+        counts = count_tokens(split_words(caption) for caption in captions)
+        new = [word for word in _ranked(counts) if counts[word] >= min_count and word not in self.ids]
+        return type(self)([*self.tokens, *new], self.max_length)
 
     def normalise(self, text: str) -> str:
         return join_words(split_words(text))
@@ -49,3 +54,8 @@ class WordTokenizer(Tokenizer):
             else:
                 words.append((token, [position]))
         return words
+
+
+def _ranked(counts: Counter[str]) -> list[str]:
+    """By count, then alphabet: equal counts must not change ids from one run to the next."""
+    return sorted(counts, key=lambda word: (-counts[word], word))

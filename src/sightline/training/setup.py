@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from sightline.checkpoint import Checkpoint, load_checkpoint, load_model_tensors
+from sightline.captioner import resolve
+from sightline.checkpoint import Checkpoint, load_checkpoint
 from sightline.config import Distillation, Recipe
 from sightline.data import Dataset, Example, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
@@ -21,6 +21,7 @@ from sightline.model import CaptionModel
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
+from sightline.training.start import start_from, start_tokenizer
 
 log = logging.getLogger("sightline.training")
 
@@ -44,16 +45,17 @@ class Parts:
 
 
 def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
-    """From the training captions; a distilled or continued run keeps its predecessor's vocabulary."""
-    before = recipe.training.init or (recipe.objective.teacher if isinstance(recipe.objective, Distillation) else None)
-    if before:
-        return load_checkpoint(before).tokenizer
+    """From the training captions; a distilled or continued run keeps its predecessor's vocabulary, or adds to it."""
+    if recipe.training.init:
+        return start_tokenizer(recipe.training.init, dataset.captions("train"), recipe.training.new_words)
+    if isinstance(recipe.objective, Distillation):
+        return load_checkpoint(resolve(recipe.objective.teacher)).tokenizer
     section = recipe.tokenizer
     return train_tokenizer(section.name, dataset.captions("train"), **section.options())
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
-    encoder = build_encoder(recipe.encoder.name, **recipe.encoder.options())
+    encoder = build_encoder(recipe.encoder.name, **encoder_options(recipe))
     options = recipe.decoder.options()
     embedding = build_embedding(
         recipe.embedding.name, tokenizer.tokens, options["width"], recipe.embedding.file, recipe.embedding.frozen
@@ -68,9 +70,15 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
     )
     model = CaptionModel(encoder, decoder)
     if recipe.training.init:
-        load_model_tensors(model, Path(recipe.training.init) / "model.safetensors")
+        start_from(model, recipe.training.init)
     encoder.set_trainable(recipe.encoder.train)
     return model
+
+
+def encoder_options(recipe: Recipe) -> dict[str, Any]:
+    """A run that starts from a model has its encoder's weights from there: nothing is downloaded to be replaced."""
+    options = recipe.encoder.options()
+    return options | {"weights": "random"} if recipe.training.init and options.get("weights") == "library" else options
 
 
 def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: int = 1) -> Parts:
@@ -80,7 +88,7 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     train, dev = dataset.examples("train"), dataset.examples("dev")
     if training.dev_photos:
         dev = dev[: training.dev_photos]
-    teacher = load_checkpoint(recipe.objective.teacher) if isinstance(recipe.objective, Distillation) else None
+    teacher = load_checkpoint(resolve(recipe.objective.teacher)) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
     if data.text is not None:
         if training.metric != "loss":

@@ -41,7 +41,7 @@ def train(
     recipe: Recipe, data: str | Path | Dataset, output: str | Path, resume: bool = False, format: str = "auto"
 ) -> dict[str, Any]:
     """Train a recipe on a dataset into a model folder; returns the best epoch's record."""
-    dataset = data if isinstance(data, Dataset) else load_dataset(data, format, recipe.training.seed)
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
     log.info("%s", dataset.report)
     return Trainer(recipe, dataset, Path(output), resume).run()
 
