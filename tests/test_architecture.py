@@ -31,12 +31,12 @@ ORDER = [
     {"model"},
     {"decoding"},
     {"model_files"},
-    {"exported", "checkpoint"},
+    {"exported", "checkpoint", "memory"},
     {"hub"},
     {"captioner"},
     {"metrics"},
     {"evaluation"},
-    {"calibration", "comparison", "evaluation_page"},
+    {"calibration", "comparison", "evaluation_page", "remembering"},
     {"training"},
     {"export"},
     {"explain"},
@@ -194,7 +194,8 @@ def test_a_recipe_parses_and_opens_with_the_command_that_trains_it(path: Path) -
     from sightline.config import load_recipe
 
     command = shlex.split(path.read_text(encoding="utf-8").splitlines()[0])
-    assert command[:6] == ["#", "sightline", "train", path.stem, "--data", "flickr8k/"]
+    data = "my-captions.csv" if path.stem == "own-photos" else "flickr8k/"
+    assert command[:6] == ["#", "sightline", "train", path.stem, "--data", data]
     options = command[6:]
     assert options[::2] == ["--set"] * (len(options) // 2), "only --set may follow"
     assert load_recipe(path.stem, options[1::2]).title

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from sightline.decoding import DecodingOptions, Hypothesis, decode
+from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, as_steps, decode
 from sightline.errors import ConfigError, ImageError, nearest
 from sightline.exported import MANIFEST, WEIGHTS, Exported, Manifest, load_exported
 from sightline.files import Stretch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported where a model needs it: with onnxruntime the first
     import torch
 
     from sightline.checkpoint import Checkpoint
+    from sightline.memory import Memory, Recall
 
 log = logging.getLogger(__name__)
 RUNTIMES = ("auto", "torch", "onnx")
@@ -32,9 +33,14 @@ DEFAULT_MODEL = SHIPPED / "default"
 
 
 class Captioner:
-    """One trained model, or several with one vocabulary acting together."""
+    """One trained model, or several with one vocabulary acting together; a memory steers what they say."""
 
-    def __init__(self, checkpoints: Sequence[Checkpoint | Exported], device: str | torch.device = "cpu"):
+    def __init__(
+        self,
+        checkpoints: Sequence[Checkpoint | Exported],
+        device: str | torch.device = "cpu",
+        memory: Memory | None = None,
+    ):
         self.device = device
         self.checkpoints = list(checkpoints)
         self.models: list[Any] = [checkpoint.model.to(device).eval() for checkpoint in checkpoints]
@@ -46,6 +52,11 @@ class Captioner:
         self.folders = [checkpoint.folder for checkpoint in checkpoints]
         self.confidence = checkpoints[0].confidence if len(checkpoints) == 1 else None  # an ensemble has other chances
         self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
+        self.recall: Recall | None = None
+        if memory is not None:
+            self.recall = memory.for_model(checkpoints[0].signature(), self.tokenizer)
+            self.tokenizer = self.recall.tokenizer  # it knows the memory's new words, too
+            self.confidence = None  # as for an ensemble
 
     @property
     def runtimes(self) -> list[str]:
@@ -53,8 +64,9 @@ class Captioner:
         return [checkpoint.runtime for checkpoint in self.checkpoints]
 
     def signatures(self) -> list[str]:
-        """Which weights each model has; empty where they were never saved."""
-        return [checkpoint.signature() for checkpoint in self.checkpoints]
+        """Which weights each model has; empty where they were never saved. A memory's comes after them."""
+        weights = [checkpoint.signature() for checkpoint in self.checkpoints]
+        return [*weights, self.recall.memory.signature()] if self.recall else weights
 
     @overload
     def caption(self, source: list[ImageSource], **options: Any) -> list[Caption]: ...
@@ -113,15 +125,17 @@ class Captioner:
         """Captions from ready features, one set for each model."""
         decoders = [model.decoder for model in self.models]
         options = options or self.options
-        if len(decoders) == 1:
-            found = decode(decoders[0], features[0], options)
-        else:
-            found = decode(decoders, list(features), options)
+        seen = features[0] if len(decoders) == 1 else list(features)
+        decoder = as_steps(decoders[0]) if len(decoders) == 1 else Ensemble(decoders)
+        found = decode(self.recall.steer(decoder) if self.recall else decoder, seen, options)
         grid = (features[0].height, features[0].width)
         captions = []
         for hypotheses in found:
             best, *others = [self._caption(hypothesis, grid) for hypothesis in hypotheses]
             captions.append(replace(best, others=tuple(others)))
+        if self.recall and captions:
+            recalled = self.recall.recalled(features[0].pooled)
+            return [replace(caption, recalled=own) for caption, own in zip(captions, recalled)]
         if self.confidence and captions:
             pooled: Any = features[0].pooled
             values = pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy()
@@ -166,15 +180,25 @@ class Captioner:
         return tuple((self.tokenizer.tokens[token], chance) for token, chance in found.alternatives[place])
 
 
-def load(*names: str | Path, device: str | torch.device = "cpu", runtime: str = "auto") -> Captioner:
+def load(
+    *names: str | Path,
+    device: str | torch.device = "cpu",
+    runtime: str = "auto",
+    memory: Memory | str | Path | None = None,
+) -> Captioner:
     """The shipped model, a model folder or a hub name; several folders make an ensemble.
 
     ``runtime`` is what computes: "auto" takes onnxruntime where it is installed, the folder was exported and the
-    device is the CPU, and torch otherwise.
+    device is the CPU, and torch otherwise. ``memory`` is a folder that `sightline remember` wrote.
     """
     if runtime not in RUNTIMES:
         raise ConfigError(f"runtime is {runtime!r}{nearest(runtime, RUNTIMES)}; give {', '.join(RUNTIMES)}")
-    return Captioner([_load(resolve(name), str(device), runtime) for name in names or (DEFAULT_MODEL,)], device)
+    checkpoints = [_load(resolve(name), str(device), runtime) for name in names or (DEFAULT_MODEL,)]
+    if isinstance(memory, str | Path):
+        from sightline.memory import Memory
+
+        memory = Memory.read(memory)
+    return Captioner(checkpoints, device, memory)
 
 
 def _load(folder: Path, device: str, runtime: str) -> Checkpoint | Exported:

@@ -106,6 +106,18 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """One of the user's own photos that steered a caption, and how like the new one it is (cosine)."""
+
+    name: str
+    similarity: float
+    captions: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "similarity": round(self.similarity, 3), "captions": list(self.captions)}
+
+
+@dataclass(frozen=True)
 class Caption:
     """What a photo shows, in words, with each word's score; ``finished`` is False where the length limit cut it."""
 
@@ -120,6 +132,7 @@ class Caption:
     calibrated: float | None = None  # the chance that it is right; None: nobody calibrated the model
     strangeness: float | None = None  # of the photo: above 1 it is unlike those the model learnt from
     unsure: bool = False  # not to be relied on: a strange photo, or a chance lower than nearly all
+    recalled: tuple[Recalled, ...] = ()  # with a memory: the user's own photos that steered it, nearest first
 
     @property
     def likelihood(self) -> float:
@@ -168,6 +181,7 @@ class Caption:
             **({} if self.strangeness is None else {"strangeness": round(self.strangeness, 3)}),
             "finished": self.finished,
             "words": [word.as_dict() for word in self.words],
+            **({"recalled": [photo.as_dict() for photo in self.recalled]} if self.recalled else {}),
             **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
         }
 

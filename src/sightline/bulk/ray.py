@@ -43,7 +43,8 @@ class CaptionParts:
         self.settings = Settings(**plan["settings"])
         self.folder, self.form, self.roots = Path(plan["folder"]), plan["form"], plan["roots"]
         self.options = DecodingOptions(**plan["options"])
-        captioner = load(*plan["models"], device=plan["device"], runtime=self.settings.runtime)
+        device, settings = plan["device"], self.settings
+        captioner = load(*plan["models"], device=device, runtime=settings.runtime, memory=settings.memory)
         self.engine = Engine(captioner, self.options, self.settings.batch_size, self.settings.workers or 0)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:

@@ -28,12 +28,13 @@ TOLD = 20  # bad photos named one by one; the table of errors has them all
 
 @dataclass(frozen=True)
 class Settings:
-    """How a job is carried out; none of it changes a caption."""
+    """How a job is carried out; none of it changes a caption but the memory, which the model's signature names."""
 
     batch_size: int = 32
     workers: int | None = None  # processes that decode photos; 0 decodes here
     device: str = "auto"
     runtime: str = "auto"
+    memory: str | None = None
     part_size: int = 1000
     sidecars: bool = False
     embed: bool = False
@@ -73,7 +74,7 @@ def caption_all(
     job = Job(output)
     try:
         device = "cpu" if cluster is not None else choose_device(settings.device)
-        captioner = load(*models, device=device, runtime=settings.runtime)
+        captioner = load(*models, device=device, runtime=settings.runtime, memory=settings.memory)
         chosen = _decoding(captioner, **(options or {}))
         if not job.begin(inputs, settings.part_size, identity(captioner, chosen, output, settings), settings.overwrite):
             failed = job.failed_before()

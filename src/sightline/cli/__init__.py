@@ -27,6 +27,7 @@ from sightline.cli.load import load
 from sightline.cli.models import models
 from sightline.cli.push import push
 from sightline.cli.recipes import recipes
+from sightline.cli.remember import remember
 from sightline.cli.score import score
 from sightline.cli.serve import serve
 from sightline.cli.train import train
@@ -39,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, explain, serve, features, train, evaluate, calibrate, score, export, models, load, push, doctor,
+    caption, explain, serve, features, train, remember, evaluate, calibrate, score, export, models, load, push, doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)

@@ -17,7 +17,7 @@ import typer
 
 from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import complain, failure_line
-from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, Runtime, given
+from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
 from sightline.files import atomic_path, find_images, local_path, printable
 from sightline.types import Caption, Failure
@@ -82,6 +82,7 @@ def caption(
     ] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
+    memory: Memory = None,
     workers: Annotated[int | None, typer.Option("--workers", min=0, help="Bulk: processes that decode photos.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Bulk: cpu, cuda, cuda:1, mps.")] = None,
     part_size: Annotated[
@@ -116,7 +117,7 @@ def caption(
     if is_bulk(inputs, output, form, wish):
         if alt:
             raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
-        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime)
+        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime, memory)
         return
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
@@ -131,7 +132,7 @@ def caption(
         if images:
             from sightline.captioner import load
 
-            captioner = load(*(model or ()), runtime=runtime)
+            captioner = load(*(model or ()), runtime=runtime, memory=memory)
             if candidates and beam is None and not sample:
                 options["beam"] = max(captioner.options.beam, candidates)
             results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))

@@ -14,6 +14,7 @@ from sightline.cli.options import (
     Format,
     LengthPenalty,
     MaxLength,
+    Memory,
     Metrics,
     MinLength,
     NoRepeat,
@@ -59,6 +60,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the split's first photos.")] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
+    memory: Memory = None,
     format: Format = "auto",
 ) -> None:
     """Caption a split and score it, with 95 % intervals over 1,000 resamples of its photos."""
@@ -87,7 +89,7 @@ def evaluate(
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output
         try:
-            captioner = load(*group, runtime=runtime)
+            captioner = load(*group, runtime=runtime, memory=memory)
             result = run(captioner, dataset, split, output=folder, limit=limit, batch_size=batch_size, **options)
         except CheckpointError as error:
             complain(f"error: {error}")

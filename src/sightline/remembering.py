@@ -1,0 +1,95 @@
+"""Making a memory of captioned photos, and finding out how much to listen to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.captioner import Captioner, load
+from sightline.data import Dataset, Example, load_dataset
+from sightline.errors import DataError, ImageError
+from sightline.images import open_image
+from sightline.memory import Memory, make_memory
+from sightline.metrics import score
+from sightline.progress import track
+from sightline.types import ImageFeatures
+
+log = logging.getLogger(__name__)
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # tried on dev photos
+ENOUGH = 20  # dev photos to choose a weight by
+BATCH = 16
+
+
+def remember(
+    model: Captioner | str | Path | None,
+    data: Dataset | str | Path,
+    split: str = "train",
+    weight: float | None = None,
+    format: str = "auto",
+) -> tuple[Memory, dict[float, float]]:
+    """A memory of a split (or of "all" photos), and the dev CIDEr-D with each weight that was tried.
+
+    Without a ``weight`` the best on the dev photos is taken; 0 says that the memory does not help there.
+    """
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
+    captioner = model if isinstance(model, Captioner) else load(*([model] if model else []))
+    known = dataset.examples("train" if split == "all" else split)
+    memory = _memory(captioner, known)
+    tried: dict[float, float] = {}
+    if weight is None:
+        tried = _try(captioner, memory, dataset.examples("dev"))
+        weight = max(tried, key=lambda each: (round(tried[each], 4), -each))
+    if split == "all":
+        memory = _memory(captioner, [*known, *dataset.examples("dev"), *dataset.examples("test")])
+    return memory.weighing(weight), tried
+
+
+def _memory(captioner: Captioner, examples: Sequence[Example]) -> Memory:
+    names, captions, vectors = [], [], []
+    for batch, features in _seen(captioner, examples, "looking at photos to remember"):
+        pooled: Any = features[0].pooled
+        vectors.append(pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy())
+        names += [example.name for example in batch]
+        captions += [example.captions for example in batch]
+    return make_memory(captioner.checkpoints[0].signature(), names, captions, np.concatenate(vectors))
+
+
+def _try(captioner: Captioner, memory: Memory, examples: Sequence[Example]) -> dict[float, float]:
+    """CIDEr-D of the dev photos with each weight."""
+    steered = [Captioner(captioner.checkpoints, captioner.device, memory.weighing(weight)) for weight in WEIGHTS]
+    options = captioner.decoding(want_attention=False, candidates=1)
+    texts: list[list[str]] = [[] for _ in WEIGHTS]
+    references = []
+    for batch, features in _seen(captioner, examples, "trying it on dev photos"):
+        references += [example.captions for example in batch]
+        for own, each in zip(texts, steered):
+            own += [caption.text for caption in each.decode(features, options)]
+    if len(references) < ENOUGH:
+        log.warning(
+            "only %d dev photos: how much to listen to the memory is a guess; --weight sets it", len(references)
+        )
+    return {weight: score(own, references, ("cider",))["cider"] for weight, own in zip(WEIGHTS, texts)}
+
+
+def _seen(
+    captioner: Captioner, examples: Sequence[Example], label: str
+) -> Iterator[tuple[list[Example], list[ImageFeatures]]]:
+    """Batches of photos that open, with their features."""
+    opened = 0
+    for start in track(range(0, len(examples), BATCH), label, -(-len(examples) // BATCH)):
+        batch, photos = [], []
+        for example in examples[start : start + BATCH]:
+            try:
+                photos.append(open_image(example.image))
+                batch.append(example)
+            except ImageError as error:
+                log.warning("%s: left out", error)
+        if photos:
+            opened += len(photos)
+            yield batch, captioner.encode(photos)
+    if not opened:
+        raise DataError(f"none of {len(examples)} photos could be opened")
