@@ -126,13 +126,16 @@ def each_path(model, batch, objective, monkeypatch):
         yield chance, likelihood, loss
 
 
-@pytest.mark.parametrize("baseline", [0.0, -1.7])
-def test_the_hard_attention_estimator_is_unbiased(hard, monkeypatch, baseline):
+@pytest.mark.parametrize("guess", [0.0, -1.7])
+@pytest.mark.parametrize("baseline", ["own", "average"])
+@pytest.mark.parametrize("credit", ["later", "caption"])
+def test_the_hard_attention_estimator_is_unbiased(hard, monkeypatch, guess, baseline, credit):
     """Weighted by the paths' probabilities, its gradients sum to the exact gradient of the variational bound."""
-    objective = HardAttention(pad=0, entropy=0.0, expectation=0.0).double()
+    objective = HardAttention(pad=0, entropy=0.0, expectation=0.0, baseline=baseline, credit=credit)
     objective.prepare(hard, None)
+    objective.double()
     monkeypatch.setattr(objective, "_update", lambda *_: None)
-    objective.baseline.fill_(baseline)
+    objective.baseline.fill_(guess)
     batch = batch_of([[1, 5, 6, 2]])
     bound, estimate, total = 0.0, 0.0, 0.0
     for chance, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
@@ -167,12 +170,47 @@ def test_captions_on_expectation_are_soft_attention(hard):
 
 
 def test_the_baseline_is_a_moving_average_of_a_words_log_likelihood(hard):
-    objective = HardAttention(pad=0, expectation=0.0).double()
+    objective = HardAttention(pad=0, expectation=0.0, baseline="average").double()
     objective.prepare(hard, None)
     objective._update(torch.tensor(-20.0).double(), torch.tensor(10))
     assert objective.baseline.item() == pytest.approx(-2)
     objective._update(torch.tensor(-10.0).double(), torch.tensor(10))
     assert objective.baseline.item() == pytest.approx(0.9 * -2 + 0.1 * -1)
+
+
+@pytest.mark.parametrize("captions", [1, 2])
+def test_a_captions_own_baseline_is_its_likelihood_without_draws(hard, captions):
+    objective = HardAttention(pad=0).double()
+    objective.prepare(hard, None)
+    batch = batch_of([[1, 5, 6, 2], [1, 6, 2, 0], [1, 6, 6, 2], [1, 5, 2, 0]], photos=4 // captions)
+    drawn = torch.tensor([True, False, True, False])
+    found = objective._without_draws(hard, batch, drawn, torch.zeros(4, 3).double())
+    assert hard.training
+    hard.eval()
+    expected = hard(batch.photos, batch.tokens[:, :-1]).logits.log_softmax(-1)
+    expected = expected.gather(2, batch.tokens[:, 1:, None]).squeeze(2) * (batch.tokens[:, 1:] != 0)
+    torch.testing.assert_close(found[drawn], expected[drawn])
+    assert not objective._without_draws(hard, batch, ~drawn & drawn, found).any(), "nothing drawn, nothing to compute"
+
+
+@torch.no_grad()
+def test_later_words_and_the_captions_own_baseline_make_the_estimate_steadier(hard):
+    """How much the attention's gradient varies over draws of places, on captions of common and of rare words."""
+    hard.decoder.output.bias += torch.tensor([0, 0, 1, 0, 0, 2, -2])
+    batch = batch_of([[1, 5, 5, 5, 2], [1, 6, 6, 6, 2]], photos=2)
+    spread = {}
+    for baseline, credit in (("average", "caption"), ("average", "later"), ("own", "later")):
+        objective = HardAttention(pad=0, entropy=0.0, expectation=0.0, baseline=baseline, credit=credit)
+        objective.prepare(hard, None)
+        objective.double()
+        torch.manual_seed(0)
+        for _ in range(20):
+            objective(hard, batch)
+        with torch.enable_grad():
+            losses = (objective(hard, batch)[0] for _ in range(100))
+            draws = torch.stack([torch.autograd.grad(loss, hard.decoder.place.weight)[0] for loss in losses])
+        spread[baseline, credit] = float(draws.var(0).sum())
+    assert spread["own", "later"] < 0.5 * spread["average", "later"] < 0.5 * spread["average", "caption"]
 
 
 def test_hard_attention_refuses_a_soft_decoder():

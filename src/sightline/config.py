@@ -132,6 +132,8 @@ class HardAttention(Section):
     score_weight: Annotated[float, Field(ge=0)] = 1.0  # 1: the exact gradient of the bound
     doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
     label_smoothing: Fraction = 0.0
+    baseline: Literal["own", "average"] = "own"  # "average", "caption": the paper's, far noisier
+    credit: Literal["later", "caption"] = "later"  # which words a place is judged by
 
 
 class SelfCritical(Section):

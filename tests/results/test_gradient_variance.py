@@ -64,17 +64,20 @@ def test_without_draws_the_gradient_never_differs(hard_run: Path, tiny_flickr8k_
     """With every caption on the expectation nothing is left to chance: dropout is off."""
     model, settings, batch = parts(hard_run, tiny_flickr8k_kept)
     for expectation, noisy in ((1.0, False), (0.0, True)):
-        objective = tool.objective_for(settings, 0, {"expectation": expectation})
-        objective.prepare(model, None)
-        variance, length = tool.spread_of(model, objective, batch, -2.0, repeats=4, seed=0).read()
+        objective = tool.objective_for(model, settings, 0, {"expectation": expectation})
+        variance, length = tool.spread_of(model, objective, batch, repeats=4, seed=0).read()
         assert (variance > 1e-4 * length) == noisy
 
 
 def test_the_baseline_is_what_the_objective_arrives_at(hard_run: Path, tiny_flickr8k_kept: Path) -> None:
     model, settings, batch = parts(hard_run, tiny_flickr8k_kept)
-    baseline = tool.moving_baseline(model, settings, 0, [batch, batch])
+    objective = tool.objective_for(model, settings, 0, tool.PAPER, [batch, batch])
     uniform = -np.log(model.decoder.vocabulary)
-    assert baseline == pytest.approx(uniform, abs=1.0), "fresh weights guess evenly"
+    assert float(objective.baseline) == pytest.approx(uniform, abs=1.0), "fresh weights guess evenly"
+    objective = tool.objective_for(model, settings, 0, tool.SETTINGS["no baseline"], [batch, batch])
+    assert float(objective.baseline) == 0
+    tool.spread_of(model, objective, batch, repeats=2, seed=0)
+    assert float(objective.baseline) == 0, "measuring teaches the baseline nothing"
 
 
 def test_a_variance_for_every_setting_and_both_weights(
@@ -87,6 +90,8 @@ def test_a_variance_for_every_setting_and_both_weights(
         noise = {name: found["weights"][weights][name]["attention"]["variance"] for name in tool.SETTINGS}
         assert noise["no baseline"] > 2 * noise["all three tricks"]
         assert noise["none of them"] > noise["no expectation"]
+        assert noise["all three, judged by later words"] < noise["all three tricks"]
+        assert noise["and against the caption without draws"] < noise["all three tricks"]
         for name in tool.SETTINGS:
             parts = found["weights"][weights][name]
             assert 0 < parts["attention"]["variance"] < parts["all"]["variance"]

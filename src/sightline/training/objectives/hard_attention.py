@@ -4,15 +4,19 @@ For a caption y and places s drawn from the model's own attention, the gradient 
 
     d log p(y|s) + (log p(y|s) - b) d log p(s)  +  entropy weight * d H[s]
 
-with one draw per caption. The baseline b is the paper's moving average, taken per word (a caption of twenty words has a
-log-likelihood far below one of eight: one number per caption would be a poor guess of either) and times the caption's
-length; it depends on earlier batches only, so the estimate stays unbiased. Captions trained on the expected place (half
-of them) are soft attention: their gradient flows through the weights and they have no score-function term.
+with one draw per caption. The paper's b is one moving average (ours is per word: captions differ in length). Most of
+what is left differs between captions, not between places: rare words are unlikely wherever one looks. So b is, word by
+word, what the same caption gets when captioned as in use, without draws, plus the moving average of what is then left;
+and a place is judged by the words from its own on, as those before cannot depend on it. Neither depends on the places
+drawn, so the expectation stays as it is. ``baseline="average"`` and ``credit="caption"`` are the paper's.
+
+Captions trained on the expected place (half of them) are soft attention: their gradient flows through the weights and
+they have no score-function term.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,11 +45,14 @@ class HardAttention(Objective):
         score_weight: float = 1.0,
         doubly_stochastic: float = 0.0,
         label_smoothing: float = 0.0,
+        baseline: Literal["own", "average"] = "own",
+        credit: Literal["later", "caption"] = "later",
     ):
         super().__init__()
+        self.kind, self.credit = baseline, credit
         self.pad, self.entropy, self.decay, self.expectation = pad, entropy, baseline_decay, expectation
         self.score_weight, self.penalty, self.smoothing = score_weight, doubly_stochastic, label_smoothing
-        self.register_buffer("baseline", torch.zeros(()))  # mean log-likelihood of a word so far
+        self.register_buffer("baseline", torch.zeros(()))  # mean of a word's log-likelihood, or of what is left of it
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
     def prepare(self, model: Any, context: Any) -> None:
@@ -62,22 +69,42 @@ class HardAttention(Objective):
         logs = {"nll": nll.sum().detach() / batch.token_count}
         if "place_log_prob" in output.extras:
             drawn = ~output.extras["on_expectation"]
-            reward = -nll.detach().sum(1)  # (R,): log p(y|s)
-            words = mask.sum(1)
-            advantage = (reward - self.baseline * words) * drawn
-            score = (advantage * (output.extras["place_log_prob"] * mask).sum(1)).sum()
+            left = -nll.detach()  # (R, T): log p of each word
+            if self.kind == "own":
+                left = left - self._without_draws(model, batch, drawn, left)
+            counted = mask & drawn[:, None]
+            advantage = (left - self.baseline) * counted
+            if self.credit == "later":
+                advantage = advantage.flip(1).cumsum(1).flip(1)
+            else:
+                advantage = advantage.sum(1, keepdim=True)
+            score = (advantage * output.extras["place_log_prob"] * mask).sum()
             entropy = (output.extras["place_entropy"] * mask).sum() / batch.token_count
             loss = loss - self.score_weight * score / batch.token_count - self.entropy * entropy
-            logs |= {"entropy": entropy.detach(), "advantage": advantage.abs().sum() / batch.caption_count}
-            self._update(reward[drawn].sum(), words[drawn].sum())
+            logs |= {"entropy": entropy.detach(), "advantage": advantage[:, 0].abs().sum() / batch.caption_count}
+            self._update(left[counted].sum(), counted.sum())
         if self.penalty:
             assert output.attention is not None
             loss = loss + self.penalty * doubly_stochastic(output.attention, mask).sum() / batch.token_count
         return loss, logs
 
     @torch.no_grad()
-    def _update(self, reward: Tensor, words: Tensor) -> None:
-        both = across_processes(torch.stack([reward, words.to(reward.dtype)]))
+    def _without_draws(self, model: Any, batch: Batch, drawn: Tensor, like: Tensor) -> Tensor:
+        """log p of each word (R, T) when looking as in use; only the ``drawn`` captions need it."""
+        log_p = torch.zeros_like(like)
+        photos, tokens, rows = batch.photos, batch.tokens, torch.ones_like(drawn)
+        if len(tokens) == len(batch.indices):  # one caption for each photo: the others can be left out
+            photos, tokens, rows = photos[drawn], tokens[drawn], drawn
+        if drawn.any():
+            training = model.decoder.training
+            model.decoder.eval()
+            log_p[rows] = -token_losses(model(photos, tokens[:, :-1]), tokens, self.pad)[1]
+            model.decoder.train(training)
+        return log_p
+
+    @torch.no_grad()
+    def _update(self, total: Tensor, words: Tensor) -> None:
+        both = across_processes(torch.stack([total, words.to(total.dtype)]))
         if both[1] > 0:
             fresh = both[0] / both[1]
             decay = self.decay if self.seen > 0 else 0.0  # the first batch sets it
