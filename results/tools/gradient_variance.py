@@ -95,6 +95,7 @@ def objective_for(
     options = settings.options() | dict(changes)
     objective = HardAttention(pad=pad, **(options | {"baseline": options["baseline"] or "average"}))
     objective.prepare(model, None)
+    torch.manual_seed(0)
     with torch.no_grad():
         for batch in warm_up if options["baseline"] else ():
             objective(model, batch)

@@ -35,7 +35,7 @@ class ImageFeatures:
     def to(self, *args: Any, **kwargs: Any) -> ImageFeatures:
         return replace(self, grid=self.grid.to(*args, **kwargs), pooled=self.pooled.to(*args, **kwargs))
 
-    def __getitem__(self, index: slice) -> ImageFeatures:
+    def __getitem__(self, index: slice | Tensor) -> ImageFeatures:
         return replace(self, grid=self.grid[index], pooled=self.pooled[index])
 
 
