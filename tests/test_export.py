@@ -466,12 +466,13 @@ def test_without_a_folder_to_write_it_writes_beside_the_weights(
     graphs = {name: onnx.load(folders[1] / f"{name}.onnx") for name in ("encoder", "start", "step")}
     monkeypatch.setattr(export_module, "export_graphs", lambda model: graphs)  # made once is enough
     model = model_folder(tmp_path / "model")
-    assert run(["export", str(model)]) == 0
+    assert run(["export", str(model), "--licence", "CC0-1.0"]) == 0
     assert "MB beside the weights" in capsys.readouterr().out
     assert all(graph.outside for graph in Manifest.read(model).graphs.values())
     assert load(model).runtimes == ["onnxruntime, float32"]
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]
+    assert Manifest.read(model).licence == "CC0-1.0"  # said once is enough
     assert run(["doctor", "--model", str(model)]) in (0, 1)
     assert "run by onnxruntime, int8" in capsys.readouterr().out
     assert run(["models", str(folders[1])]) == 0

@@ -50,7 +50,7 @@ class Row(BaseModel):
     @property
     def checkpoint(self) -> str:
         """The hash of the weights, from the signature."""
-        return self.signature.rpartition("|ckpt:")[2]
+        return self.signature.rpartition("|ckpt:")[2].partition("/")[0]  # without the runtime
 
     def to_json(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude_none=True)

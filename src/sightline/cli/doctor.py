@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from sightline.data import Dataset
 
 NEEDED = (
-    "torch", "torchvision", "timm", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "pydantic", "typer",
-    "rich", "pillow", "numpy",
+    "torch", "torchvision", "timm", "onnxruntime", "tokenizers", "safetensors", "huggingface_hub", "accelerate",
+    "pydantic", "typer", "rich", "pillow", "numpy",
 )  # fmt: skip
 OPTIONAL = {
     "tensorboard": "curves while training",
     "pycocoevalcap": "METEOR's tables",
     "pillow-heif": "HEIC photos",
-    "onnxruntime": "exported models, which start without torch",
     "onnxscript": "`sightline export`",
     "fastapi": "sightline serve",
 }

@@ -24,13 +24,14 @@ def models(
         typer.Argument(help="Model folders, or folders of them.", show_default="the shipped, the loaded, runs/"),
     ] = None,
 ) -> None:
-    """List models: parameters, size, what they scored on dev when trained, and whether they know how sure they are."""
+    """List models: parameters, size, what they scored on dev, whether they know how sure they are, what runs them."""
     from rich.table import Table
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
     for column in ("parameters", "MB", "BLEU-4", "CIDEr"):
         table.add_column(column, justify="right")
-    table.add_column("calibrated")
+    for column in ("calibrated", "runtimes"):
+        table.add_column(column)
     table.add_column("folder", overflow="fold")
     failed, found = False, 0
     for given in paths or (SHIPPED, models_folder(), Path("runs")):
@@ -74,7 +75,7 @@ def _row(folder: Path, given: Path) -> list[str]:
     name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
     calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
     if not weights.is_file():
-        return [printable(name), *_exported(folder), "–", "–", calibrated, printable(folder)]
+        return [printable(name), *_exported(folder), "–", "–", calibrated, "onnx", printable(folder)]
     found = metrics.get("dev")
     dev = found if isinstance(found, dict) else {}
     scores = [percent(dev[key]) if isinstance(dev.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
@@ -85,7 +86,8 @@ def _row(folder: Path, given: Path) -> list[str]:
     size = f"{weights.stat().st_size / 1e6:.1f}"
     counted, parameters = _numbers(weights), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
-    return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, printable(folder)]
+    runtimes = "onnx, torch" if (folder / EXPORTED).is_file() else "torch"
+    return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, runtimes, printable(folder)]
 
 
 def _exported(folder: Path) -> list[str]:

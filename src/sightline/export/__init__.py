@@ -27,7 +27,7 @@ from sightline.export.weights import store_weights
 from sightline.exported.manifest import MANIFEST, WEIGHTS, Graph, Manifest, search_options
 from sightline.exported.runtime import OnnxDecoder, OnnxEncoder, open_session, tensors_of
 from sightline.files import write_atomically
-from sightline.model_files import file_hash
+from sightline.model_files import file_hash, read_json
 
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
@@ -131,7 +131,7 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], in
         decoder=model.decoder.spec["name"],
         parameters=model.count()[0],
         weights=file_hash(source / WEIGHTS),
-        licence=licence,
+        licence=licence or _licence(folder),
         preprocess=model.encoder.preprocess,
         grid=(model.encoder.height, model.encoder.width),
         tokenizer=checkpoint.tokenizer,
@@ -145,6 +145,11 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], in
             shutil.copyfile(source / name, folder / name)
     write_atomically(folder / MANIFEST, json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n")
     return manifest
+
+
+def _licence(folder: Path) -> str:
+    """What an earlier export said."""
+    return str(read_json(folder / MANIFEST).get("licence", "")) if (folder / MANIFEST).is_file() else ""
 
 
 def _describe(file: GraphFile) -> Graph:

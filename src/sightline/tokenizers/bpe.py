@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
-
-from tokenizers import Tokenizer as Library
-from tokenizers import models, pre_tokenizers, trainers
+from typing import TYPE_CHECKING, Any, Self
 
 from sightline.errors import CheckpointError, ConfigError
 from sightline.tokenizers.base import SPECIAL, Tokenizer, check_json, check_max_length, count_tokens
 from sightline.tokenizers.text import join_words, split_words
+
+if TYPE_CHECKING:  # imported where there are pieces: models of whole words start without it
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
 
 OPENING = "▁"
 
@@ -26,6 +27,8 @@ class BpeTokenizer(Tokenizer):
     name = "bpe"
 
     def __init__(self, tokens: Sequence[str], max_length: int, merges: Sequence[tuple[str, str]]) -> None:
+        from tokenizers import models
+
         super().__init__(tokens, max_length)
         self.merges = tuple(merges)
         model = models.BPE(vocab=self.ids, merges=list(self.merges), unk_token=SPECIAL[self.unknown], fuse_unk=True)
@@ -34,6 +37,8 @@ class BpeTokenizer(Tokenizer):
     @classmethod
     def train(cls, captions: Iterable[str], *, size: int = 4000, max_length: int = 24) -> Self:
         """At most ``size`` tokens; the special ones and every character of the captions are always among them."""
+        from tokenizers import models, trainers
+
         check_max_length(max_length)
         texts = [join_words(split_words(caption)) for caption in captions]
         smallest = len(SPECIAL) + len(set(count_tokens(texts)) - {" "}) + 1  # one for the opening mark
@@ -81,6 +86,9 @@ class BpeTokenizer(Tokenizer):
 
 
 def _split_at_spaces(model: models.BPE) -> Library:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import pre_tokenizers
+
     library = Library(model)
     library.pre_tokenizer = pre_tokenizers.Metaspace(replacement=OPENING, prepend_scheme="always")
     return library

@@ -1,0 +1,66 @@
+"""The graphs that lie beside the shipped weights are theirs, and say what torch says of the example photos.
+
+After new weights, or a change to a network's code: `sightline export default`, and commit what it wrote.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sightline.captioner import DEFAULT_MODEL, load
+from sightline.exported import Manifest
+
+ROOT = Path(__file__).parents[1]
+PHOTOS = sorted([*(ROOT / "examples").glob("*.jpg"), *(ROOT / "web" / "public" / "examples").glob("*.jpg")])
+LARGEST = 30 * 10**6
+
+
+def test_the_shipped_graphs_belong_to_the_shipped_weights() -> None:
+    manifest = Manifest.read(DEFAULT_MODEL)
+    assert manifest.differs(DEFAULT_MODEL) == "", "run `sightline export default`"
+    for name, graph in manifest.graphs.items():
+        assert len(manifest.read_graph(DEFAULT_MODEL, name)) == graph.bytes < 2e6
+        assert graph.outside
+    assert manifest.precision == "float32"
+    assert manifest.licence == "Apache-2.0"
+
+
+def test_the_shipped_folder_stays_small() -> None:
+    assert sum(file.stat().st_size for file in DEFAULT_MODEL.iterdir()) < LARGEST
+
+
+@pytest.mark.parametrize("photo", PHOTOS, ids=lambda photo: photo.stem)
+def test_both_runtimes_say_the_same(photo: Path, captioners: list) -> None:
+    expected, found = (captioner.caption(photo, candidates=3) for captioner in captioners)
+    assert [caption.text for caption in (found, *found.others)] == [
+        caption.text for caption in (expected, *expected.others)
+    ]
+    assert found.confidence == pytest.approx(expected.confidence, abs=1e-3)
+    for word, wanted in zip(found.words, expected.words):
+        assert word.probability == pytest.approx(wanted.probability, abs=1e-3)
+        np.testing.assert_allclose(word.attention, wanted.attention, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def captioners() -> list:
+    both = [load(runtime="torch"), load()]
+    assert [captioner.runtimes for captioner in both] == [["torch"], ["onnxruntime, float32"]]
+    return both
+
+
+def test_the_first_command_imports_only_what_it_needs() -> None:
+    script = (
+        "import sys\nfrom sightline.cli import run\n"
+        f"code = run(['caption', {str(PHOTOS[0])!r}])\n"
+        "heavy = ('torch', 'torchvision', 'timm', 'onnx', 'safetensors', 'tokenizers', 'huggingface_hub', 'accelerate',"
+        " 'sightline.data', 'sightline.config', 'PIL.TiffImagePlugin')\n"
+        "sys.exit(code or ' '.join(name for name in heavy if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(".\n")
