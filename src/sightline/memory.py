@@ -1,9 +1,9 @@
 """One's own captioned photos as a memory that steers captions, without any training.
 
 For a new photo the photos most like it are recalled. At every step their captions say which words came after the words
-chosen so far, and the longer the stretch they share, the more a caption's word counts. That distribution is mixed into
-the model's own, as in kNN-LM (Khandelwal et al. 2020, arXiv 1911.00172), with stretches of words in place of hidden
-states: any decoder on any runtime gives what is needed, and one sees which photos were recalled.
+chosen so far, and the longer the stretch they share, the more a caption's word counts. The model's own distribution and
+this one are multiplied, so that a word needs both: averaging them, as kNN-LM does (Khandelwal et al. 2020, arXiv
+1911.00172), copies what the photo does not show. Only vectors of photos and words are needed, whatever the runtime.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ WORDS, VECTORS = "memory.json", "memory.safetensors"
 LARGEST = 2**30  # bytes of vectors: a million photos or so
 NEW = 2  # times a word stands in the captions before it may be said though the model does not know it
 STRETCH = 3  # words shared with a caption that still count
-STEEP = 10.0  # how many times as much each of them makes a word count
+STEEP = 4.0  # how many times as much each of them makes a word count
 SHARPNESS = 10.0  # of the neighbours' shares: exp(this * cosine)
+FLOOR = 1e-3  # chance of a word that no recalled caption has
 
 Weight = Annotated[float, Field(ge=0, lt=1)]
 Neighbours = Annotated[int, Field(ge=1, le=1000)]
@@ -52,7 +53,7 @@ class Contents(BaseModel):
     format: Literal["sightline-memory-1"] = "sightline-memory-1"
     model: str  # the weights whose encoder gave the vectors, as in score signatures
     neighbours: Neighbours = 20
-    weight: Weight = 0.3  # of the recalled captions' words against the model's own
+    weight: Weight = 0.3  # exponent of the recalled captions' distribution; the model's has the rest
     photos: tuple[Photo, ...]
 
 
@@ -177,7 +178,7 @@ class Recall:
 
 
 class Reminded(StepDecoder):
-    """A decoder whose next words are mixed with those of the recalled captions."""
+    """A decoder that weighs its next words with those of the recalled captions."""
 
     def __init__(self, decoder: StepDecoder, recall: Recall) -> None:
         self.decoder, self.recall = decoder, recall
@@ -204,7 +205,7 @@ class Reminded(StepDecoder):
         history = np.concatenate([before[:, 1:], tokens[:, None]], 1)  # (R, STRETCH)
         words = self.recall.tokenizer.size
         said = _next_words(history, state.photo["recall.tokens"], state.photo["recall.shares"], words)  # (R, W)
-        mixed = mix(_widened(logits, said), said, self.recall.settings.weight)
+        mixed = _mixed(_widened(logits, said), said, self.recall.settings.weight)
         captions = {name: value for name, value in state.photo.items() if name.startswith("recall.")}
         kept: dict[str, Any] = {**own.beam, "recall.history": history}
         return mixed.astype(np.float32), DecoderState({**own.photo, **captions}, kept), extras
@@ -241,8 +242,9 @@ def _widened(logits: np.ndarray, said: np.ndarray) -> np.ndarray:
     return np.concatenate([own, unknown * new / np.maximum(total, 1e-30)], 1)
 
 
-def mix(own: np.ndarray, said: np.ndarray, weight: float) -> np.ndarray:
-    return np.log(np.maximum((1 - weight) * own + weight * said, 1e-30))
+def _mixed(own: np.ndarray, said: np.ndarray, weight: float) -> np.ndarray:
+    """Log-probabilities (R, W) of own ** (1 - weight) * said ** weight."""
+    return log_softmax((1 - weight) * np.log(np.maximum(own, 1e-12)) + weight * np.log(said + FLOOR))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from sightline.progress import track
 from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)
-WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # tried on dev photos
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)  # tried on dev photos
 ENOUGH = 20  # dev photos to choose a weight by
 BATCH = 16
+
+Seen = tuple[Sequence[Example], Sequence[ImageFeatures]]  # photos and each model's features of them
 
 
 def remember(
@@ -38,19 +40,20 @@ def remember(
     dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
     captioner = model if isinstance(model, Captioner) else load(*([model] if model else []))
     known = dataset.examples("train" if split == "all" else split)
-    memory = _memory(captioner, known)
+    memory = memory_of(captioner, seen(captioner, known, "looking at photos to remember"))
     tried: dict[float, float] = {}
     if weight is None:
-        tried = _try(captioner, memory, dataset.examples("dev"))
-        weight = max(tried, key=lambda each: (round(tried[each], 4), -each))
+        tried = try_weights(captioner, memory, seen(captioner, dataset.examples("dev"), "trying it on dev photos"))
+        weight = best_weight(tried)
     if split == "all":
-        memory = _memory(captioner, [*known, *dataset.examples("dev"), *dataset.examples("test")])
+        every = [*known, *dataset.examples("dev"), *dataset.examples("test")]
+        memory = memory_of(captioner, seen(captioner, every, "looking at all photos"))
     return memory.weighing(weight), tried
 
 
-def _memory(captioner: Captioner, examples: Sequence[Example]) -> Memory:
+def memory_of(captioner: Captioner, batches: Iterable[Seen]) -> Memory:
     names, captions, vectors = [], [], []
-    for batch, features in _seen(captioner, examples, "looking at photos to remember"):
+    for batch, features in batches:
         pooled: Any = features[0].pooled
         vectors.append(pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy())
         names += [example.name for example in batch]
@@ -58,13 +61,13 @@ def _memory(captioner: Captioner, examples: Sequence[Example]) -> Memory:
     return make_memory(captioner.checkpoints[0].signature(), names, captions, np.concatenate(vectors))
 
 
-def _try(captioner: Captioner, memory: Memory, examples: Sequence[Example]) -> dict[float, float]:
-    """CIDEr-D of the dev photos with each weight."""
+def try_weights(captioner: Captioner, memory: Memory, batches: Iterable[Seen]) -> dict[float, float]:
+    """CIDEr-D of these photos with each weight."""
     steered = [Captioner(captioner.checkpoints, captioner.device, memory.weighing(weight)) for weight in WEIGHTS]
     options = captioner.decoding(want_attention=False, candidates=1)
     texts: list[list[str]] = [[] for _ in WEIGHTS]
     references = []
-    for batch, features in _seen(captioner, examples, "trying it on dev photos"):
+    for batch, features in batches:
         references += [example.captions for example in batch]
         for own, each in zip(texts, steered):
             own += [caption.text for caption in each.decode(features, options)]
@@ -75,9 +78,12 @@ def _try(captioner: Captioner, memory: Memory, examples: Sequence[Example]) -> d
     return {weight: score(own, references, ("cider",))["cider"] for weight, own in zip(WEIGHTS, texts)}
 
 
-def _seen(
-    captioner: Captioner, examples: Sequence[Example], label: str
-) -> Iterator[tuple[list[Example], list[ImageFeatures]]]:
+def best_weight(tried: Mapping[float, float]) -> float:
+    """Of equal ones the smallest."""
+    return max(tried, key=lambda each: (round(tried[each], 4), -each))
+
+
+def seen(captioner: Captioner, examples: Sequence[Example], label: str) -> Iterator[Seen]:
     """Batches of photos that open, with their features."""
     opened = 0
     for start in track(range(0, len(examples), BATCH), label, -(-len(examples) // BATCH)):
