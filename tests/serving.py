@@ -125,7 +125,8 @@ def form(photos: list[bytes], fields: dict[str, Any], name: str = "photos") -> b
 def serving(*arguments: object, gate: Path | None = None, **environment: str) -> Iterator[RunningServer]:
     """``sightline serve`` on a free port, until the block ends; with a gate, one that can be held up."""
     start = ["-m", "sightline"] if gate is None else ["-c", GATED, str(gate)]
-    command = [sys.executable, *start, "serve", "--port", "0", *map(str, arguments)]
+    page = [] if "--page-model" in arguments else ["--plain-page"]  # nothing is exported into anyone's cache
+    command = [sys.executable, *start, "serve", "--port", "0", *page, *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT | environment)
     server = RunningServer(process, gate=gate)
     reader = threading.Thread(target=lambda: server.lines.extend(process.stderr), daemon=True)

@@ -234,7 +234,7 @@ def test_int8_weights_are_near_and_small() -> None:
         whole, scale = rounded(matrix, channels)
         assert whole.dtype == np.int8 and np.abs(whole).max() == 127
         assert scale.size == 2 * 40  # one for each group of 32
-        found = (whole * scale).reshape(matrix.shape)
+        found = (whole * scale.astype(np.float32)).reshape(matrix.shape)
         assert np.abs(found - matrix).max() <= np.abs(matrix).max() / 254 * 1.001
         assert np.abs(found - matrix).std() < 0.006
 

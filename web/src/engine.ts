@@ -42,8 +42,9 @@ export class Engine {
     });
   }
 
-  /** A caption of a photo; the one asked for before is given up, and its promise stays open. */
+  /** A caption of a photo; the one asked for before is given up. */
   caption(file: Blob, wish: Wish | null, live?: Live): Promise<Told> {
+    this.giveUp();
     return this.ask((id) => ({ kind: "caption", id, file, wish }), live);
   }
 
@@ -52,8 +53,9 @@ export class Engine {
     return this.ask((id) => ({ kind: "pixels", id, file }));
   }
 
-  stop(): void {
-    this.post({ kind: "stop", id: this.last });
+  private giveUp(): void {
+    for (const { reject } of this.asked.values()) reject(new Error("another photo came first"));
+    this.asked.clear();
   }
 
   private ask<Answer>(message: (id: number) => ToWorker, live?: Live): Promise<Answer> {

@@ -49,7 +49,6 @@ export interface Wish {
 export type ToWorker =
   | { kind: "load"; places: Places }
   | { kind: "caption"; id: number; file: Blob; wish: Wish | null }
-  | { kind: "stop"; id: number }
   | { kind: "pixels"; id: number; file: Blob };
 
 export type FromWorker =

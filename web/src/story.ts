@@ -33,7 +33,7 @@ export class Story {
     this.told = null;
     this.choose(-1);
     this.reveal.begin();
-    for (const id of ["told", "panel", "late", "unsure"]) byId(id).hidden = true;
+    for (const id of ["told", "panel", "late"]) byId(id).hidden = true;
     for (const id of ["copy", "play"]) byId<HTMLButtonElement>(id).disabled = true;
     this.busy(true);
   }
@@ -52,7 +52,6 @@ export class Story {
     if (!told.words.length) byId("sentence").textContent = "The model said nothing.";
     byId("sure").style.setProperty("--share", String(told.confidence));
     byId("certainty").textContent = told.certainty;
-    byId("unsure").hidden = !((told.strangeness ?? 0) > 1);
     byId("ranking").replaceChildren(...told.others.map((other) => row(capital(other.text), other.confidence)));
     byId("others").hidden = !told.others.length;
     byId("told").hidden = byId("panel").hidden = false;

@@ -18,7 +18,6 @@ class Stopped extends Error {}
 
 self.addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   if (data.kind === "load") loading = load(data.places);
-  if (data.kind === "stop" && data.id === current) current = 0;
   if (data.kind === "caption") {
     current = data.id;
     queue = queue.then(() => answer(data.id, () => caption(data.id, data.file, data.wish)));

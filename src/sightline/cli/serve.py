@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.options import Memory
 from sightline.errors import ConfigError
 from sightline.files import printable
+
+if TYPE_CHECKING:
+    from sightline.captioner import Captioner
+    from sightline.serve.page_model import PageModel
 
 NEEDED = {
     "fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
@@ -24,6 +29,7 @@ def serve(
             "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
         ),
     ] = None,
+    memory: Memory = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
@@ -52,8 +58,16 @@ def serve(
         typer.Option("--allow-host", help="Another name this server goes by, e.g. behind a proxy; repeatable."),
     ] = None,
     page_model: Annotated[
-        Path | None, typer.Option("--page-model", help="Folder of files for the page, served under /model/.")
+        Path | None,
+        typer.Option(
+            "--page-model",
+            help="The exported folder that the page in the browser runs.",
+            show_default="made from the model, once, and kept in the cache",
+        ),
     ] = None,
+    plain_page: Annotated[
+        bool, typer.Option("--plain-page", help="A page that asks this server, not one that runs in the browser.")
+    ] = False,
 ) -> None:
     """Caption photos over HTTP, with a page at /. Only this machine can reach it unless --host says otherwise."""
     _check_installed()
@@ -75,9 +89,17 @@ def serve(
     from sightline.captioner import load
 
     progress.use_terminal(False)  # the model's thread draws no bars
-    captioner = load(*(model or ()))
+    captioner = load(*(model or ()), memory=memory)
     name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
-    run(captioner, settings, ours, name, page_model)
+    run(captioner, settings, ours, name, _page(captioner, page_model, plain_page or memory is not None))
+
+
+def _page(captioner: Captioner, chosen: Path | None, plain: bool) -> PageModel:
+    from sightline.serve.page_model import PageModel, find_page_model
+
+    if chosen is not None:
+        return PageModel(chosen)
+    return PageModel(why="This server was started without it.") if plain else find_page_model(captioner)
 
 
 def _check_installed() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI
@@ -24,10 +23,12 @@ from sightline.serve.docs import docs_page
 from sightline.serve.guard import Guard, SecurityHeaders
 from sightline.serve.metrics import CONTENT_TYPE, Metrics
 from sightline.serve.openapi import openapi_document
+from sightline.serve.page_model import PageModel
 from sightline.serve.places import Place, Places
 from sightline.serve.refusals import Refusal, as_json, json_response
 from sightline.serve.settings import Settings
-from sightline.serve.static import BUILT, StaticFile, static_files
+from sightline.serve.site import Site
+from sightline.serve.static import StaticFile
 from sightline.serve.uploads import ACCEPTED, Upload, limited, read_form, read_json
 
 if TYPE_CHECKING:
@@ -152,18 +153,16 @@ async def _left(request: Request) -> None:
         pass
 
 
-def create_app(
-    describer: Describer, settings: Settings, name: str, built: Path = BUILT, model: Path | None = None
-) -> FastAPI:
-    """The app around one model, called ``name`` to the outside; ``built`` and ``model`` are the page's folders."""
-    files = static_files(built, model)
+def create_app(describer: Describer, settings: Settings, name: str, page: PageModel | None = None) -> FastAPI:
+    """The app around one model, called ``name`` to the outside; ``page`` is the model of the page in the browser."""
     paths = frozenset({"/", "/v1/caption", "/v1/explain", "/healthz", "/metrics", "/docs", "/openapi.json"})
     service = Service(describer, settings, paths)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.batcher.start()
-        yield
+        async with site.growing():
+            yield
         await asyncio.to_thread(service.batcher.stop)
         service.pool.shutdown()
 
@@ -202,9 +201,8 @@ def create_app(
         return Response(service.metrics.text(), media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
 
     document = openapi_document(app, settings)
-    files |= {"/openapi.json": StaticFile(as_json(document), "application/json"), "/docs": docs_page(document)}
-    for address, file in files.items():
-        app.add_route(address, _serving(file), methods=["GET"], include_in_schema=False)
+    site = Site(app, page or PageModel())
+    site.put({"/openapi.json": StaticFile(as_json(document), "application/json"), "/docs": docs_page(document)})
     _add_refusals(app)
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
     if settings.cors_origins:
@@ -214,13 +212,6 @@ def create_app(
         )  # fmt: skip
     app.add_middleware(SecurityHeaders)
     return app
-
-
-def _serving(file: StaticFile) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(request: Request) -> Response:
-        return await file.answer(request)
-
-    return serve
 
 
 def _add_refusals(app: FastAPI) -> None:

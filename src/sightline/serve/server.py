@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -27,6 +26,7 @@ from sightline.serve.settings import Settings
 if TYPE_CHECKING:
     from sightline.captioner import Captioner
     from sightline.serve.describing import Describer
+    from sightline.serve.page_model import PageModel
 
 log = logging.getLogger(__name__)
 
@@ -102,14 +102,14 @@ def listen(host: str, port: int) -> socket.socket:
     return ours
 
 
-def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: str, model: Path | None = None) -> None:
+def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: str, page: PageModel) -> None:
     """Answer until SIGTERM or Ctrl-C, then finish the requests that are in the house; a second Ctrl-C does not wait."""
     from sightline.serve.describing import Describer
 
     describer = Describer(captioner, settings.max_pixels)
     warm_up(describer)
     config = uvicorn.Config(
-        create_app(describer, settings, name, model=model),
+        create_app(describer, settings, name, page),
         http=PatientProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,

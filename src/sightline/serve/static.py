@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from string import Template
 
@@ -16,9 +17,9 @@ from starlette.responses import Response
 
 from sightline.errors import ConfigError
 from sightline.files import printable
+from sightline.serve.built import BUILD, BUILT, is_built
 
 HERE = Path(__file__).parent
-BUILT = HERE / "page"  # the page that captions in the browser, once it is built
 MOST_BYTES = 512 * 2**20
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -43,6 +44,8 @@ STRICT = (
     "connect-src 'self'; img-src 'self' blob: data:"
 )
 BUILT_ALSO = "; font-src 'self'; manifest-src 'self'; worker-src 'self' blob:"  # for ONNX Runtime's threads
+CAMERA = "camera=(self), geolocation=(), microphone=()"
+MORE = '<nav aria-label="More"><a href="docs">API</a></nav>'  # what only a server has
 PLAIN = re.compile(r"(\w[\w.-]*/)*\w[\w.-]*", re.ASCII)
 INLINE = re.compile(r"<(script|style)(\s[^>]*)?>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 
@@ -52,6 +55,7 @@ class StaticFile:
     body: bytes
     type: str
     policy: str | None = None
+    permissions: str | None = None
 
     @cached_property
     def tag(self) -> str:
@@ -61,6 +65,8 @@ class StaticFile:
         headers = {"ETag": self.tag, "Cache-Control": "no-cache"}  # kept, but asked for anew whether it is still valid
         if self.policy:
             headers["Content-Security-Policy"] = self.policy
+        if self.permissions:
+            headers["Permissions-Policy"] = self.permissions
         if request.headers.get("if-none-match") == self.tag:
             return Response(status_code=304, headers=headers)
         return Response(self.body, headers=headers, media_type=self.type)
@@ -77,17 +83,20 @@ def page(html: str, built: bool = False) -> StaticFile:
             allowed[kind.lower()].append(f"'sha256-{digest}'")
     sources = [f"; {kind}-src {' '.join(chosen)}" for kind, chosen in allowed.items() if chosen]
     policy = STRICT + (BUILT_ALSO if built else "") + "".join(sources)
-    return StaticFile(html.encode(), TYPES[".html"], policy)
+    return StaticFile(html.encode(), TYPES[".html"], policy, CAMERA if built else None)
 
 
-def static_files(built: Path = BUILT, model: Path | None = None) -> dict[str, StaticFile]:
-    """Every address and what lies there: the built page if there is one, else the plain page; the model's files."""
+def static_files(built: Path | None = BUILT, model: Path | None = None, note: str = "") -> dict[str, StaticFile]:
+    """Every address and what lies there: the built page if there is one, else the plain page; the model's files.
+
+    Without ``built`` it is the plain page, and ``note`` says there how to get the other one.
+    """
     files = {}
-    if (built / "index.html").is_file():
+    if built is not None and is_built(built):
         files = {f"/{name}": _read(path) for name, path in _walk(built)}
         files["/"] = files["/index.html"]
     else:
-        files["/"] = fallback()
+        files["/"] = fallback(note or f"To build it: {BUILD}")
     if model is not None:
         if not model.is_dir():
             raise ConfigError(f"{printable(model)} is not a folder: name the one with the page's model files")
@@ -95,13 +104,14 @@ def static_files(built: Path = BUILT, model: Path | None = None) -> dict[str, St
     return files
 
 
-def fallback() -> StaticFile:
+def fallback(note: str = "", waiting: bool = False) -> StaticFile:
     """The plain page, one file: it asks this server for captions and needs nothing else."""
     from sightline.explain.maps import COLOUR, SCALE, SPREAD
 
     scale = base64.b64encode(SCALE.tobytes()).decode()
     script = web("page.js").replace("$SCALE", scale).replace("$SPREAD", str(SPREAD)).replace("$COLOUR", str(COLOUR))
-    return page(Template(web("page.html")).substitute(style=web("base.css") + web("page.css"), script=script))
+    told = {"note": escape(note), "waiting": " data-waiting" if waiting else ""}
+    return page(Template(web("page.html")).substitute(told, style=web("base.css") + web("page.css"), script=script))
 
 
 def web(name: str) -> str:
@@ -123,6 +133,6 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 def _read(path: Path) -> StaticFile:
     kind = TYPES[path.suffix]
     if kind == TYPES[".html"]:
-        return page(path.read_text(encoding="utf-8"), built=True)
+        return page(path.read_text(encoding="utf-8").replace("<!-- server -->", MORE), built=True)
     worker = page("", built=True).policy  # a script that becomes a worker brings its own policy
     return StaticFile(path.read_bytes(), kind, worker if kind == TYPES[".js"] else None)

@@ -12,6 +12,16 @@ fetch("healthz").then((answer) => answer.json()).then((health) => {
   most = health.limits.max_bytes - 2048; // the form around the photo needs a little
 }).catch(() => {});
 
+if ("waiting" in $("note").dataset) { // the page in the browser is being made: change to it, but never under someone's hands
+  const look = setInterval(async () => {
+    const answer = await fetch("model/sightline.json", { method: "HEAD" }).catch(() => null);
+    if (!answer?.ok) return;
+    clearInterval(look);
+    if ($("result").hidden) location.reload();
+    else $("note").textContent = "The version that runs inside your browser is ready: load this page again.";
+  }, 3000);
+}
+
 // -- asking ----------------------------------------------------------------------------------------------------------
 
 async function ask(file) {
