@@ -220,8 +220,8 @@ def test_attention_is_a_share_of_each_place(decoder: Decoder) -> None:
         assert ((seen["gate"] > 0) & (seen["gate"] < 1)).all()
 
 
-@pytest.mark.parametrize(("options", "has_gate"), [({}, True), ({"gate": False}, False), ({"mode": "hard"}, False)])
-def test_the_gate_belongs_to_soft_attention_and_can_be_left_out(options: dict[str, Any], has_gate: bool) -> None:
+@pytest.mark.parametrize(("options", "has_gate"), [({}, True), ({"gate": False}, False), ({"mode": "hard"}, True)])
+def test_the_gate_belongs_to_both_modes_and_can_be_left_out(options: dict[str, Any], has_gate: bool) -> None:
     output = build(VARIANTS["attention-lstm"] | options)(photos(1), words(1))
     assert ("gate" in output.extras) == has_gate
 

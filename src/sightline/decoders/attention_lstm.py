@@ -1,8 +1,9 @@
 """Show, Attend and Tell (Xu et al., 2015): an LSTM that looks at one place of the photo, or a blend, for every word.
 
-Section 3.1.2 (LSTM, deep output), 4.1 (hard attention), 4.2 (soft attention with the gate). Departures from the paper:
-the annotation vectors pass a layer norm first (networks differ in scale by orders of magnitude), and the initial states
-come from one linear layer with tanh each.
+Section 3.1.2 (LSTM, deep output), 4.1 (hard attention), 4.2 (soft attention with the gate). The gate is there in both
+modes, as in the authors' own program, so that hard attention can start from what soft attention learnt. Departures from
+the paper: the annotation vectors pass a layer norm first (networks differ in scale by orders of magnitude), and the
+initial states come from one linear layer with tanh each.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class AttentionLSTM(Decoder):
         self.place = nn.Linear(features, attention)
         self.query = nn.Linear(hidden, attention, bias=False)
         self.energy = nn.Linear(attention, 1, bias=False)
-        self.gate = nn.Linear(hidden, 1) if gate and mode == "soft" else None
+        self.gate = nn.Linear(hidden, 1) if gate else None
         # The four LSTM gates, by input: previous word, context and previous hidden state
         self.from_word = nn.Linear(width, 4 * hidden)
         self.from_state = nn.Linear(features + hidden, 4 * hidden, bias=False)
