@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.blocks import DecoderBlock, EncoderBlock
-from sightline.blocks import Attention
+from sightline.blocks import Attention, DecoderBlock, EncoderBlock
 from sightline.decoders import DECODERS, Decoder, build_decoder, build_embedding
 from sightline.decoders.embeddings import read_glove
 from sightline.encoders import build_encoder
