@@ -23,6 +23,7 @@ from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderState, ImageFeatures
 
 TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+AT_ONCE = 4  # photos: 16 take a tenth more time each and 110 MB more memory, for they fall out of the cache
 OUTSIDE = "weights."  # before a tensor's name: the input of a graph that stands for it
 
 
@@ -33,8 +34,10 @@ class OnnxEncoder:
         self.session, self.preprocess, self.grid = session, preprocess, grid
 
     def look(self, pixels: np.ndarray) -> ImageFeatures:
-        grid, pooled = self.session.run(["grid", "pooled"], {"pixels": pixels})
-        return ImageFeatures(grid, pooled, *self.grid)
+        parts = [pixels[start : start + AT_ONCE] for start in range(0, len(pixels), AT_ONCE)]
+        seen = [self.session.run(["grid", "pooled"], {"pixels": part}) for part in parts]
+        whole: list[Any] = [np.concatenate(values) for values in zip(*seen)]
+        return ImageFeatures(whole[0], whole[1], *self.grid)
 
     def __call__(self, pixels: Any) -> ImageFeatures:
         return self.look(np.asarray(pixels))
