@@ -6,8 +6,11 @@ import { Stage } from "./light";
 import type { Told } from "./messages";
 import { Reveal } from "./reveal";
 
+const ROUNDS = 3, FIRST = 2600, WORD = 900, REST = 5000; // milliseconds
+
 export class Demo {
-  private stopped = false;
+  private turn = 0; // counts starts and stops: whoever sees another number than its own is over
+  private told: Told | null = null;
   private readonly photo = document.querySelector<HTMLImageElement>("#demo-stage img")!;
   private readonly stage = new Stage(byId("demo-stage"), this.photo);
   private readonly reveal = new Reveal(byId("demo-words"), this.stage);
@@ -15,34 +18,36 @@ export class Demo {
   constructor(private readonly engine: Engine) {}
 
   async play(): Promise<void> {
+    const mine = ++this.turn;
     await this.engine.ready;
     const file = await (await fetch(this.photo.src)).blob();
-    if (this.stopped) return;
+    if (mine !== this.turn) return;
     this.reveal.begin();
-    const told = await this.engine.caption(file, null, (words, frame) => this.reveal.live(words, frame));
-    this.photo.alt = told.sentence;
-    await this.reveal.end(told.words, told.frame, told.unsure);
-    await wait(2600);
-    if (!calm()) await this.round(told);
+    this.told ??= await this.engine.caption(file, null, (words, frame) => { if (mine === this.turn) this.reveal.live(words, frame); });
+    if (mine !== this.turn) return;
+    this.photo.alt = this.told.sentence;
+    await this.reveal.end(this.told.words, this.told.frame, this.told.unsure);
+    await wait(FIRST);
+    if (!calm()) await this.round(this.told, mine);
   }
 
   stop(): void {
-    this.stopped = true;
+    this.turn++;
   }
 
-  /** Twice through the words, then rest. */
-  private async round(told: Told): Promise<void> {
-    for (let turn = 0; turn < 2; turn++) {
+  /** A few times through the words, then rest. */
+  private async round(told: Told, mine: number): Promise<void> {
+    for (let round = 0; round < ROUNDS; round++) {
       for (const [place, word] of told.words.entries()) {
-        if (this.stopped || document.hidden) return this.stage.show(null);
+        if (mine !== this.turn) return;
         const element = this.reveal.elements[place];
         element.classList.add("now");
         this.stage.show(word.light, told.frame);
-        await wait(900);
+        await wait(WORD);
         element.classList.remove("now");
       }
-      this.stage.show(null);
-      await wait(5000);
+      if (mine === this.turn) this.stage.show(null);
+      await wait(REST);
     }
   }
 }

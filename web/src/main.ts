@@ -21,17 +21,24 @@ Object.assign(window, { sightline: engine }); // for measuring, and for the curi
 // -- a photo ---------------------------------------------------------------------------------------------------------
 
 async function describe(given: Blob): Promise<void> {
-  demo.stop();
   chosen = given;
+  if (!history.state) history.pushState("photo", ""); // so that Back leads to the first screen
   URL.revokeObjectURL(photo.src);
   photo.alt = "";
   photo.hidden = false;
-  byId("unseen").hidden = byId("early").hidden = byId("welcome").hidden = true;
+  byId("unseen").hidden = byId("early").hidden = true;
   photo.src = URL.createObjectURL(given);
-  byId("result").hidden = false;
-  window.scrollTo({ top: 0 });
+  turnTo("result");
   byId("sentence").focus({ preventScroll: true });
   await ask();
+}
+
+function turnTo(name: "welcome" | "result"): void {
+  demo.stop();
+  byId("welcome").hidden = name !== "welcome";
+  byId("result").hidden = name !== "result";
+  window.scrollTo({ top: 0 });
+  if (name === "welcome" && document.body.classList.contains("ready")) demo.play().catch(() => {});
 }
 
 async function ask(): Promise<void> {
@@ -145,6 +152,14 @@ photo.addEventListener("error", () => {
   photo.hidden = true;
   byId("unseen").hidden = false;
 });
+
+addEventListener("popstate", () => turnTo(history.state && chosen ? "result" : "welcome"));
+byId("home").addEventListener("click", (event) => { // no need to load everything again
+  event.preventDefault();
+  if (history.state) history.back();
+  byId("main").focus({ preventScroll: true });
+});
+if (history.state) history.replaceState(null, ""); // reloaded: the photo is gone
 
 // -- its words -------------------------------------------------------------------------------------------------------
 

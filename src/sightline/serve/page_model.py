@@ -103,4 +103,4 @@ def _fits(folder: Path, model: Path | None) -> bool:
 
 
 def _yielding() -> None:
-    os.nice(15)
+    os.nice(10)
