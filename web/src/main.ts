@@ -74,7 +74,7 @@ function state(name: "loading" | "ready" | "broken", text: string): void {
 function tellAbout(about: About): void {
   const size = about.parameters / 1e6;
   byId("about").textContent = `${size.toFixed(1)} million parameters, ${about.megabytes.toFixed(1)} MB, computed in your browser with ONNX Runtime. `
-    + "It learnt from photos of people and dogs, mostly outdoors, and can be wrong: read the sentence before you use it.";
+    + "It can be wrong, above all on photos unlike those it learnt from: read the sentence before you use it.";
 }
 
 state("loading", "Getting the model");
