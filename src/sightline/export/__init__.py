@@ -47,23 +47,23 @@ def export(
     output: str | Path | None = None,
     *,
     int8: bool = False,
-    web: bool | str | Path | None = None,
+    web: str | Path | None = None,
     licence: str = "",
 ) -> ExportReport:
     """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or beside its own weights, which they then read.
 
     ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
-    only that is written. True stands for ``output/web``.
+    only that is written.
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise ConfigError(f"exporting needs {' and '.join(missing)}: pip install 'sightline[onnx]'")
     source = resolve(model)
     target = Path(output).expanduser() if output else source
-    site = target / "web" if web is True else Path(web).expanduser() if web else None
+    site = Path(web).expanduser() if web else None
     checkpoint = load_checkpoint(source)
     graphs = export_graphs(checkpoint.model)
     folders: dict[Path, tuple[bool, dict[str, GraphFile]]] = {}
-    if output or site is None or web is True:
+    if output or site is None:
         beside = target.resolve() == source.resolve()
         folders[target] = int8, _files(graphs, int8, source if beside else None)
     if site:
