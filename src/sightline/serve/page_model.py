@@ -38,7 +38,7 @@ class PageModel:
         return self.folder is not None and self.source is None
 
     async def make(self) -> bool:
-        """Export in a process of its own, with the lowest priority: a minute's work, once for each model."""
+        """Export in a process of its own, with a lower priority: half a minute's work, once for each model."""
         assert self.folder is not None
         command = ["export", str(self.source), "--output", str(self.folder), "--int8"]
         log.info("making the page's model, once; until then the page asks this server")
@@ -103,4 +103,4 @@ def _fits(folder: Path, model: Path | None) -> bool:
 
 
 def _yielding() -> None:
-    os.nice(10)
+    os.nice(5)
