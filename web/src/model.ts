@@ -59,7 +59,8 @@ export class Model {
     forget(kept, wanted, places.model).catch(() => {});
     ort.env.wasm.wasmBinary = runtime;
     ort.env.wasm.wasmPaths = { mjs: places.glue };
-    ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1;
+    // One core is left to the page: threads that wait for each other on a busy machine are slower than one alone.
+    ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.max(1, Math.min(4, (navigator.hardwareConcurrency || 1) - 1)) : 1;
     ort.env.logLevel = "error";
     const sessions: Partial<Record<(typeof names)[number], ort.InferenceSession>> = {};
     for (const [place, name] of names.entries()) {
