@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -402,7 +403,7 @@ def test_the_server_makes_the_page_s_model_while_it_works(
     captioner = load(tiny_model, runtime="torch")
     site = Site(FastAPI(), find_page_model(captioner))
     assert b"data-waiting" in site.files["/"].body, "until then the plain page"
-    asyncio.run(grown(site, lambda: "/model/sightline.json" in site.files))
+    grow(site, lambda: "/model/sightline.json" in site.files)
     assert (tmp_path / "asked").read_text().startswith(f"-m sightline export {tiny_model} --output ")
     assert b"assets/index" in site.files["/"].body
     again = find_page_model(captioner)
@@ -412,14 +413,18 @@ def test_the_server_makes_the_page_s_model_while_it_works(
     exporter.write_text("#!/bin/sh\necho no room >&2; exit 1\n")
     shutil.rmtree(tmp_path / "cache")
     site = Site(FastAPI(), find_page_model(captioner))
-    asyncio.run(grown(site, lambda: b"data-waiting" not in site.files["/"].body))
+    grow(site, lambda: b"data-waiting" not in site.files["/"].body)
     assert b"could not be made" in site.files["/"].body
 
 
-async def grown(site: Site, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE / 1000), site.growing():
-        while not condition():
-            await asyncio.sleep(0.01)
+def grow(site: Site, condition: Callable[[], bool]) -> None:
+    async def grown() -> None:
+        async with asyncio.timeout(PATIENCE / 1000), site.growing():
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as thread:  # playwright has a loop of its own in this one
+        thread.submit(asyncio.run, grown()).result()
 
 
 def make_exported(model: Path, folder: Path) -> Path:
