@@ -53,7 +53,7 @@ def test_parts_travel_as_text():
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install sightline[ray]")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[data]' pyarrow")
     pytest.importorskip("ray.data")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     source = str(Path(sightline.__file__).parents[1])

@@ -466,8 +466,8 @@ def test_where_no_model_can_be_made_the_plain_page_says_why(
     monkeypatch.setattr(page_model, "find_spec", lambda name: None)
     missing = find_page_model(captioner)
     assert (missing.folder, missing.source) == (None, None)
-    assert "sightline[onnx]" in missing.why
+    assert "pip install onnx onnxscript" in missing.why
     site = Site(FastAPI(), missing)
     assert set(site.files) == {"/"}
-    assert b"pip install &#x27;sightline[onnx]&#x27;" in site.files["/"].body
+    assert b"pip install onnx onnxscript" in site.files["/"].body
     assert b"npm ci" in Site(FastAPI(), missing, built=tmp_path / "none").files["/"].body

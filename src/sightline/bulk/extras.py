@@ -13,7 +13,7 @@ def parquet() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
-            "Parquet needs pyarrow: run `pip install sightline[bulk]`, or write .jsonl or .csv instead"
+            "Parquet needs pyarrow: run `pip install pyarrow`, or write .jsonl or .csv instead"
         ) from None
     return pyarrow.parquet
 
@@ -24,5 +24,5 @@ def ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise ConfigError("a cluster needs Ray: run `pip install sightline[ray]`, or leave out --ray") from None
+        raise ConfigError("a cluster needs Ray: run `pip install 'ray[data]' pyarrow`, or leave out --ray") from None
     return ray

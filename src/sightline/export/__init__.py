@@ -56,7 +56,7 @@ def export(
     only that is written.
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
-        raise ConfigError(f"exporting needs {' and '.join(missing)}: pip install 'sightline[onnx]'")
+        raise ConfigError(f"exporting needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     source = resolve(model)
     target = Path(output).expanduser() if output else source
     site = Path(web).expanduser() if web else None

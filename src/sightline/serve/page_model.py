@@ -75,7 +75,7 @@ def find_page_model(captioner: Captioner) -> PageModel:
         return PageModel(kept)
     if missing := [name for name in TOOLS if find_spec(name) is None]:
         named = ", ".join(missing)
-        return PageModel(why=f"{named} missing on the server: pip install 'sightline[onnx]' and start it again.")
+        return PageModel(why=f"{named} missing on the server: pip install onnx onnxscript and start it again.")
     return PageModel(kept, own)
 
 
