@@ -17,6 +17,7 @@ from sightline.decoding import DecodingOptions, decode
 from sightline.decoding.steps import StepDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.evaluation import evaluate
+from sightline.explain.explanation import explain
 from sightline.memory import Memory, make_memory
 from sightline.remembering import WEIGHTS, remember
 from sightline.tokenizers import train_tokenizer
@@ -194,6 +195,18 @@ def test_an_evaluation_names_the_memory_in_its_signature(tiny_model: Path, tiny_
     memory, _ = remember(tiny_model, tiny_flickr8k_kept, weight=0.5)
     result = evaluate(load(tiny_model, memory=memory), load_dataset(tiny_flickr8k_kept), metrics=("bleu",), resamples=9)
     assert result.signature.endswith(f"+{memory.signature()}")
+
+
+@pytest.mark.parametrize("occlusion", [False, True])
+def test_a_steered_caption_is_explained_new_words_and_all(tiny_model: Path, occlusion: bool) -> None:
+    captioner = load(tiny_model, runtime="torch")
+    photo = TRAIN[0].draw()
+    pooled = captioner.encode([photo])[0].pooled.numpy()
+    vectors = np.concatenate([pooled, -pooled])
+    memory = make_memory(captioner.signatures()[0], ["a", "b"], [["wombat wombat wombat"] * 2, ["a"]], vectors)
+    explained = explain(load(tiny_model, runtime="torch", memory=memory.weighing(0.9)), photo, occlusion=occlusion)
+    assert "wombat" in explained.caption.text
+    assert all(word.attention is not None for word in explained.caption.words)
 
 
 def test_the_command_line_remembers_and_captions(tiny_model: Path, tiny_flickr8k_kept: Path, tmp_path: Path, capsys):

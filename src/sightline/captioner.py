@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, as_steps, decode
+from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, StepDecoder, as_steps, decode
 from sightline.errors import ConfigError, ImageError, nearest
 from sightline.exported import MANIFEST, WEIGHTS, Exported, Manifest, load_exported
 from sightline.files import Stretch
@@ -127,7 +127,7 @@ class Captioner:
         options = options or self.options
         seen = features[0] if len(decoders) == 1 else list(features)
         decoder = as_steps(decoders[0]) if len(decoders) == 1 else Ensemble(decoders)
-        found = decode(self.recall.steer(decoder) if self.recall else decoder, seen, options)
+        found = decode(self.steered(decoder), seen, options)
         grid = (features[0].height, features[0].width)
         captions = []
         for hypotheses in found:
@@ -141,6 +141,10 @@ class Captioner:
             values = pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy()
             return self.confidence.judge(captions, values)
         return captions
+
+    def steered(self, decoder: StepDecoder) -> StepDecoder:
+        """With a memory, the decoder that listens to it."""
+        return self.recall.steer(decoder) if self.recall else decoder
 
     def _batch(
         self, waiting: list[tuple[str, Any]], options: DecodingOptions, keep_photos: bool

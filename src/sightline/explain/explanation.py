@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sightline.decoding import as_steps
 from sightline.errors import ConfigError
 from sightline.files import atomic_path, printable, write_atomically
 from sightline.images import ImageSource, open_image
@@ -77,7 +78,8 @@ def explain(captioner: Captioner, source: ImageSource, occlusion: bool = False, 
         return Explanation(replace(caption, words=found), "occlusion")
     by_head = None
     if len(captioner.models) == 1:  # heads of different models have nothing to do with each other
-        by_head = attention_by_head(captioner.models[0].decoder, features[0], caption.tokens, words)
+        decoder = captioner.steered(as_steps(captioner.models[0].decoder))
+        by_head = attention_by_head(decoder, features[0], caption.tokens, words)
     if by_head is not None:
         by_head = by_head.reshape(*by_head.shape[:3], features[0].height, features[0].width)
     return Explanation(caption, "attention", by_head)

@@ -33,7 +33,7 @@ def occlusion_maps(
     Each place gets the mean over the patches that cover it.
     """
     pixels = [model.encoder.preprocess.pixels(photo) for model in captioner.models]
-    decoder = Ensemble([model.decoder for model in captioner.models])
+    decoder = captioner.steered(Ensemble([model.decoder for model in captioner.models]))
     steps = PLACES - PATCH + 1
     patches = [(top, left) for top in range(steps) for left in range(steps)]
 
