@@ -132,6 +132,7 @@ def calibrated_weights(name: str, folder: Path) -> str:
 
 def first_stage(name: str) -> str | None:
     return {
+        "dinov2-finetune": "dinov2-transformer",
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
         "distilled": "dinov2-transformer",
