@@ -132,6 +132,7 @@ def test_version(command: Command):
         (["caption", "x.jpg", "--bem", "3"], "--beam"),
         (["caption", "x.jpg", "--beam", "three"], "'--beam'"),
         (["caption", "x.jpg", "--json", "--csv"], "exclude each other"),
+        (["caption", "x.jpg", "-o", "captions.xml"], "captions.xml: .xml is not written; choose .txt, .csv"),
         (["evaluate", "runs/x"], "--data"),
         (["evaluate", "--compare", "one.json"], "at least two"),
         (["train", "nic-resnet5", "--data", "x"], "nic-resnet50"),

@@ -146,8 +146,8 @@ def test_architecture_options_are_set_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [("encoder", "image_size", 64), ("encoder", "grid", 7), ("encoder", "learning_rate", 0.1),
-     ("training", "init", "x"), ("training", "new_words", 3), ("tokenizer", "size", 9), ("tokenizer", "min_count", 2), ("decoder", "feedforward", 8),
-     ("embedding", "file", "x"), ("decoding", "max_length", 9)],
+     ("training", "init", "x"), ("training", "new_words", 3), ("tokenizer", "size", 9), ("tokenizer", "min_count", 2),
+     ("decoder", "feedforward", 8), ("embedding", "file", "x"), ("decoding", "max_length", 9)],
 )  # fmt: skip
 def test_none_takes_an_option_back(section: str, key: str, value: Any) -> None:
     values = {**PRETRAINED, section: {**PRETRAINED.get(section, {}), key: value}}

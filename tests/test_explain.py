@@ -144,7 +144,7 @@ def test_every_decoder_is_explained(kind: str) -> None:
     for word in words:
         assert word.attention.shape == ((PLACES, PLACES) if kind == "lstm" else (4, 4))
         assert len(word.alternatives) == 5
-        assert (word.gate is not None) == (kind == "soft")
+        assert (word.gate is not None) == (kind in ("soft", "hard"))
     assert explanation.caption.photo.size == (60, 40)
     assert len(explanation.caption.others) == 2
     assert (explanation.by_head is not None) == (kind == "transformer")

@@ -148,7 +148,11 @@ def _form(chosen: dict[str, bool], output: str | None) -> str:
     if len(names) > 1:
         raise ConfigError(f"--{names[0]} and --{names[1]} exclude each other: choose one")
     suffix = Path(output or "").suffix.lower().removeprefix(".")
-    return names[0] if names else suffix if suffix in FORMATS else "text"
+    if names or suffix in FORMATS:
+        return names[0] if names else suffix
+    if output and suffix not in ("", "txt", "md") and not output.endswith("/") and not Path(output).is_dir():
+        raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json, .jsonl or .parquet")
+    return "text"
 
 
 def _find(inputs: list[str]) -> Iterator[str | Failure]:

@@ -39,6 +39,8 @@ class WeightsFile:
     @classmethod
     def read(cls, path: str | Path) -> WeightsFile:
         path = Path(path).expanduser()
+        if path.suffix == ".safetensors" and not path.exists():
+            raise ConfigError(f"encoder.weights={str(path)!r} does not exist; give its path, 'library' or 'random'")
         if not path.is_file() or path.suffix != ".safetensors":
             raise ConfigError(
                 f"encoder.weights={str(path)!r} is not a .safetensors file; give one, 'library' or 'random'"

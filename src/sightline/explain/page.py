@@ -92,7 +92,7 @@ def _data(views: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Any]
 
 def _words(caption: Caption) -> str:
     buttons = [
-        f'<button type="button" class="word" aria-pressed="false" style="--share:{word.probability:.3f}">'
+        f'<button type="button" class="word" aria-pressed="false" style="--share:{word.confidence:.3f}">'
         f"{escape(word.text)}</button>"
         for word in caption.words
     ]

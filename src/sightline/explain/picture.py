@@ -21,7 +21,7 @@ PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116),
 
 LOOKED = "Bright: where the model looked for the word"
 HIDDEN = "Bright: where hiding the photo makes the word less likely"
-BAR = "Bar: how likely the word was"
+BAR = "Bar: how sure it is of the word"
 
 Pen = ImageDraw.ImageDraw
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -87,7 +87,7 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
 
 
 def _tile(word: Word, width: int, picture: Image.Image | None) -> Image.Image:
-    """One word: its picture, the word, a bar for its probability, and the gate at the right."""
+    """One word: its picture, the word, a bar for its confidence, and the gate at the right."""
     top = 0 if picture is None else picture.height + 18
     tile = Image.new("RGB", (width, top + LABEL), PAPER)
     if picture is not None:
@@ -96,8 +96,8 @@ def _tile(word: Word, width: int, picture: Image.Image | None) -> Image.Image:
     pen = ImageDraw.Draw(tile)
     text, font = _shortened(word.text, 30, tile.width - 4)
     pen.text((0, top), text, INK, font)
-    _bar(pen, (0, top + 48), width, word.probability, thickness=5)
-    numbers = f"{word.probability:.0%}"
+    _bar(pen, (0, top + 48), width, word.confidence, thickness=5)
+    numbers = f"{word.confidence:.0%}"
     pen.text((0, top + 64), numbers, GREY, _font(20, numbers))
     if word.gate is not None:
         gate = f"gate {word.gate:.2f}"

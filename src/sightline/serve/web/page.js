@@ -107,7 +107,7 @@ function tell(answer) {
   answer.words.forEach((word, index) => {
     const button = make("button", "word", word.text);
     button.type = "button";
-    button.style.setProperty("--share", word.probability);
+    button.style.setProperty("--share", word.confidence ?? word.probability);
     button.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-label", `${word.text}, ${percent(word.probability)} likely`);
     button.addEventListener("click", () => { stop(); show(index === chosen ? -1 : index); });
