@@ -12,9 +12,7 @@ def parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError(
-            "Parquet needs pyarrow: run `pip install pyarrow`, or write .jsonl or .csv instead"
-        ) from None
+        raise ConfigError("Parquet needs pyarrow: run `pip install pyarrow`, or write .jsonl or .csv instead") from None
     return pyarrow.parquet
 
 
