@@ -21,7 +21,9 @@ SCORES = (
     "bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_1_no_bp", "bleu_2_no_bp", "bleu_3_no_bp", "bleu_4_no_bp",
     "meteor", "rouge_l", "cider",
 )  # fmt: skip
-EXPERIMENTS = ("samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence")  # no rows
+EXPERIMENTS = (  # no rows
+    "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data",
+)  # fmt: skip
 # Their encoders' weights are on no package index, only on their authors' servers.
 WEIGHTS_NEEDED = ("clip-glove", "clip-transformer", "sat-soft-densenet201", "sat-soft-googlenet", "sat-soft-resnet152")
 
