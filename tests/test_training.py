@@ -135,6 +135,8 @@ def first_stage(name: str) -> str | None:
         "dinov2-finetune": "dinov2-transformer",
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
+        "tinyvit-distilled": "tinyvit-transformer",
+        "tinyvit-scst": "tinyvit-transformer",
         "distilled": "dinov2-transformer",
         "own-photos": "tinyvit-transformer",
     }.get(name)
@@ -145,9 +147,11 @@ def test_every_recipe_reproduces_four_captions_word_for_word(name, four_photos, 
     changes = tiny_version(name, tmp_path)
     if before := first_stage(name):
         train(load_recipe(before, tiny_version(before, tmp_path)), four_photos, tmp_path / "before")
-        key = "objective.teacher" if name == "distilled" else "training.init"
-        changes.append(f"{key}={tmp_path / 'before'}")
-    if name == "dinov2-scst":
+        if "distilled" in name:
+            changes.append(f"objective.teacher={tmp_path / 'before'}")
+        if name != "distilled":
+            changes.append(f"training.init={tmp_path / 'before'}")
+    if name.endswith("-scst"):
         changes += ["training.epochs=3", "training.evaluate_every=3", "training.learning_rate=1e-4"]
     train(load_recipe(name, changes), four_photos, tmp_path / "run")
     captioner = load(tmp_path / "run")

@@ -38,7 +38,7 @@ class DataSection(Section):
     captions_per_photo: Size = 1
     by_length: bool = False  # batches of captions of one length (Show, Attend and Tell, section 4.3)
     augment: bool = False
-    views: Size = 1  # with frozen features: how many augmented views of a photo are cached (1: the plain one)
+    views: Size = 1  # how many views of a photo a frozen encoder's or teacher's cache has (1: the plain one)
     cache: bool = True  # compute a frozen encoder's features once
     workers: Count = 0
     text: tuple[str, ...] | None = None  # no photos: learn the language from the captions and these files, one a line
@@ -149,6 +149,11 @@ class Distillation(Section):
     temperature: Positive = 1.0
     teacher_weight: Fraction = 0.7  # the rest goes to the human captions
     feature_weight: Annotated[float, Field(ge=0)] = 0.0
+    borrow: bool = False  # begin with the teacher's decoder, seen through the best linear map
+    captions: Count = 0  # so many of the teacher's own captions of each photo join the human ones
+
+    def options(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"name", "captions"})
 
 
 class TrainingSection(Section):

@@ -44,15 +44,29 @@ class Batch:
         return replace(self, photos=self.photos.to(device), tokens=self.tokens.to(device), teacher=teacher)
 
 
-class PixelPhotos:
-    """Photos as pixels, augmented anew each time if asked."""
+def view_pixels(preprocess: Preprocess, image: Any, view: int, seed: int) -> Tensor:
+    """One of a photo's lasting views: the first is the plain photo, the others are augmented, always alike."""
+    opened = open_image(image)
+    return preprocess.augmented(opened, torch.Generator().manual_seed(seed)) if view else preprocess(opened)
 
-    def __init__(self, examples: Sequence[Example], preprocess: Preprocess, augment: bool = False):
+
+class PixelPhotos:
+    """Photos as pixels, augmented anew each time if asked; or with ``views`` as one of so many lasting views."""
+
+    def __init__(self, examples: Sequence[Example], preprocess: Preprocess, augment: bool = False, views: int = 1):
         self.paths = [example.image for example in examples]
-        self.preprocess, self.augment = preprocess, augment
+        self.preprocess, self.augment, self.views = preprocess, augment, views
 
     def __call__(self, indices: Sequence[int], chance: random.Random) -> Tensor:
-        return torch.stack([self._pixels(index, chance) for index in indices])
+        if self.views == 1:
+            return torch.stack([self._pixels(index, chance) for index in indices])
+        drawn = [chance.randrange(self.views) for _ in indices]  # as `CachedPhotos` draws them for the teacher
+        return torch.stack(
+            [
+                view_pixels(self.preprocess, self.paths[photo], view, photo * self.views + view)
+                for photo, view in zip(indices, drawn)
+            ]
+        )
 
     def _pixels(self, index: int, chance: random.Random) -> Tensor:
         image = open_image(self.paths[index])
@@ -166,16 +180,16 @@ class CaptionLoader:
         # Every process takes its share of the photos; a process may be left with none of a small last batch.
         mine = plan[self.process :: self.processes] or plan[:1]
         idle = len(plan) <= self.process
-        chance = random.Random(f"{self.seed}/{epoch}/{number}/{self.process}")
+        chance = f"{self.seed}/{epoch}/{number}/{self.process}"
         indices = [photo for photo, _ in mine]
         captions = [[] if idle else [self.captions[photo][pick] for pick in picks] for photo, picks in mine]
         return Batch(
-            photos=self.source(indices, chance),
+            photos=self.source(indices, random.Random(chance)),
             tokens=pad_captions(captions, self.pad),
             indices=tuple(indices),
             token_count=tokens / self.processes,
             caption_count=count / self.processes,
-            teacher=self.teacher(indices, chance) if self.teacher else None,
+            teacher=self.teacher(indices, random.Random(chance)) if self.teacher else None,  # the same views
         )
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from sightline.data import Example
+from sightline.data.loader import view_pixels
 from sightline.encoders import Encoder
 from sightline.encoders.weights import fingerprint
 from sightline.errors import DataError
 from sightline.files import byte_count, cache_folder, write_atomically
-from sightline.images import open_image
 from sightline.progress import track
 from sightline.types import ImageFeatures
 
@@ -145,8 +145,4 @@ class _Pixels(torch.utils.data.Dataset):
 
     def _pixels(self, row: int) -> torch.Tensor:
         photo, view = divmod(row, self.views)
-        image = open_image(self.examples[photo].image)
-        if view == 0:
-            return self.preprocess(image)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + row)
-        return self.preprocess.augmented(image, generator)
+        return view_pixels(self.preprocess, self.examples[photo].image, view, self.seed * 1_000_003 + row)

@@ -10,6 +10,7 @@ from typing import Any
 from sightline.files import write_atomically
 
 log = logging.getLogger("sightline.training")
+NAMES = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "bleu_1": "BLEU-1", "rouge_l": "ROUGE-L"}
 
 
 class Records:
@@ -50,6 +51,22 @@ def epoch_line(record: dict[str, Any]) -> str:
     }
     parts = [f"{label} {form.format(record[key])}" for label, (key, form) in shown.items() if key in record]
     return f"epoch {record['epoch'] + 1}: " + ", ".join(parts) + ("  (best so far)" if record.get("best") else "")
+
+
+def scores_line(scores: dict[str, float]) -> str:
+    return "dev " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
+
+
+def gain(init: str, start: dict[str, float], best: dict[str, Any], metric: str) -> str:
+    """Whether a run passed the model it began with; by CIDEr-D where the epochs were chosen by their loss."""
+    name = "cider" if metric == "loss" else metric
+    before, after = 100 * start[name], 100 * best[name]
+    if after > before:
+        return f"dev {NAMES[name]} {after:.1f}, the model it began with {before:.1f}"
+    return (
+        f"no gain: dev {NAMES[name]} {after:.1f} in the best epoch, the model it began with {before:.1f}; "
+        f"{init} is the better one for photos like these"
+    )
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
 from sightline.training.start import start_from, start_tokenizer
+from sightline.training.teaching import teacher_captions, teacher_photos
 
 log = logging.getLogger("sightline.training")
 
@@ -90,6 +91,10 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         dev = dev[: training.dev_photos]
     teacher = load_checkpoint(resolve(recipe.objective.teacher)) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
+    taught = teacher_photos(teacher, train, data.views if data.augment else 1) if teacher else None
+    if teacher and taught and isinstance(recipe.objective, Distillation) and recipe.objective.captions:
+        own = teacher_captions(teacher, taught, recipe.objective.captions)
+        train_captions = [(*human, *more) for human, more in zip(train_captions, own)]
     if data.text is not None:
         if training.metric != "loss":
             raise ConfigError("data.text trains on captions without photos: set training.metric=loss")
@@ -103,13 +108,13 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         objective,
         CaptionLoader(
             [[tokenizer.encode(text) for text in captions] for captions in train_captions],
-            photo_source(model, train, recipe, augment=data.augment),
+            photo_source(model, train, recipe, augment=data.augment, views=taught.cache.views if taught else 1),
             batch_size=training.batch_size,
             choice=data.captions,
             per_photo=data.captions_per_photo,
             by_length=data.by_length,
             seed=training.seed,
-            teacher=_teacher_photos(teacher, train) if teacher else None,
+            teacher=taught,
             **common,
         ),
         CaptionLoader(
@@ -131,13 +136,18 @@ def _objective(recipe: Recipe, tokenizer: Tokenizer, model: CaptionModel, teache
     return OBJECTIVES[recipe.objective.name](pad=tokenizer.pad, **options)
 
 
-def photo_source(model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool) -> PhotoSource:
-    """Cached features of a frozen encoder, pixels, or nothing where the language alone is learned."""
+def photo_source(
+    model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool, views: int = 1
+) -> PhotoSource:
+    """Cached features of a frozen encoder, pixels, or nothing where the language alone is learned.
+
+    With ``views``, pixels are augmented as the teacher's cached views were, and not anew each time.
+    """
     if recipe.data.text is not None:
         return BlankPhotos(model.encoder.dimension)
     cache = feature_cache(model, examples, recipe, augment)
     if cache is None:
-        return PixelPhotos(examples, model.encoder.preprocess, augment)
+        return PixelPhotos(examples, model.encoder.preprocess, augment, views)
     return CachedPhotos(cache.fill(workers=recipe.data.workers))
 
 
@@ -151,11 +161,6 @@ def feature_cache(
     if augment and views == 1:
         raise ConfigError("data.augment with cached features needs data.views of 2 or more, or data.cache=false")
     return FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views)
-
-
-def _teacher_photos(teacher: Checkpoint, examples: Sequence[Example]) -> PhotoSource:
-    teacher.model.encoder.set_trainable("frozen")
-    return CachedPhotos(FeatureCache(teacher.model.encoder, examples, grid=teacher.model.decoder.uses_grid).fill())
 
 
 class Step(nn.Module):

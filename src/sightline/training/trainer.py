@@ -18,8 +18,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_seed
 
-from sightline.captioner import Captioner
-from sightline.checkpoint import save_checkpoint
+from sightline.captioner import Captioner, resolve
+from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sightline.config import Recipe
 from sightline.data import Dataset, load_dataset
 from sightline.data.loader import Batch
@@ -29,7 +29,7 @@ from sightline.metrics import score
 from sightline.progress import duration, track
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
-from sightline.training.records import Records
+from sightline.training.records import Records, gain, scores_line
 from sightline.training.setup import Parts, Step, build_parts
 from sightline.training.state import load_state, save_state
 
@@ -81,7 +81,7 @@ class Trainer:
         if resume and self._state_path.exists():
             self._resume()
         elif resume:
-            log.info("%s holds no saved state yet: starting from the beginning", output)
+            log.warning("--resume found nothing to resume in %s: this is a new run, from the beginning", output)
         self.records = Records(output, self.progress["epoch"]) if self.accelerator.is_main_process else None
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -90,6 +90,7 @@ class Trainer:
         every, trained = self.model.count()
         log.info("%s parameters, %s trained; %d batches an epoch", f"{every:,}", f"{trained:,}", self.batches)
         best: dict[str, Any] = self.progress.get("best_record") or {}
+        self._score_start()
         self.last_saved = time.monotonic()
         with self._batch_first_on_interrupt():
             while self.progress["epoch"] < self.settings.epochs and not self.progress["finished"]:
@@ -105,6 +106,8 @@ class Trainer:
                 self._save_state()
                 self._stop_if_interrupted()
         self.accelerator.wait_for_everyone()
+        if best and (start := self.progress.get("start")):
+            log.info("%s", gain(str(self.settings.init), start, best, self.settings.metric))
         return best
 
     def _epoch(self) -> None:
@@ -209,14 +212,29 @@ class Trainer:
             with self._averaged():
                 record |= self._dev_losses()
                 if self.recipe.data.text is None:  # without photos there is nothing to caption
-                    captions = self._dev_captions()
-                    references = [example.captions for example in self.parts.dev_examples]
-                    record |= score(captions, references, QUICK_METRICS)
+                    captions = self._dev_captions(self.parts.checkpoint({}))
+                    record |= self._dev_scores(captions)
                     samples = self._samples(captions)
                 self._select(record)
         if self.records:
             self.records.epoch(record, samples)
         return record
+
+    def _score_start(self) -> None:
+        """What the model that a new run starts from says of the dev photos, as it is: the mark for the run to pass.
+
+        Epochs are chosen among as ever, and drawn as ever: building a model draws numbers, which are given back.
+        """
+        fresh = not self.progress["epoch"] and not self.progress["batch"]
+        if self.settings.init is None or not fresh or self.recipe.data.text is not None:
+            return
+        with torch.random.fork_rng(devices=[]):
+            captions = self._dev_captions(load_checkpoint(resolve(self.settings.init)))
+        self.progress["start"] = self._dev_scores(captions)
+        log.info("%s as it is: %s", self.settings.init, scores_line(self.progress["start"]))
+
+    def _dev_scores(self, captions: list[str]) -> dict[str, float]:
+        return score(captions, [example.captions for example in self.parts.dev_examples], QUICK_METRICS)
 
     def _select(self, record: dict[str, Any]) -> None:
         """Keep the model if this is the best epoch so far."""
@@ -252,8 +270,10 @@ class Trainer:
         }
 
     @torch.no_grad()
-    def _dev_captions(self) -> list[str]:
-        captioner = Captioner([self.parts.checkpoint({})], self.accelerator.device)
+    def _dev_captions(self, checkpoint: Checkpoint) -> list[str]:
+        """What a model with this run's encoder says of the dev photos."""
+        self.model.eval()
+        captioner = Captioner([checkpoint], self.accelerator.device)
         count, rank, world = (
             len(self.parts.dev_examples),
             self.accelerator.process_index,

@@ -1,7 +1,8 @@
 """Distillation (Hinton et al., 2015): a small model learns a trained one's word distributions and the human captions.
 
-The teacher is any model folder. Its vocabulary is the student's, and with ``feature_weight`` its photo features are
-learned too, through a linear map that is thrown away afterwards.
+The teacher is any model folder. Its vocabulary is the student's. With ``borrow`` the student begins with the teacher's
+decoder, too, and only has to learn to see. With ``feature_weight`` the photo's features are learned: what the decoder
+reads of them where it is borrowed, else the teacher's own, through a linear map that is thrown away afterwards.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from sightline.data.loader import Batch
 from sightline.model import CaptionModel
 from sightline.training.objectives.base import Logs, Objective, softened, token_losses
+from sightline.training.teaching import borrow_decoder, places, pooled_to
 from sightline.types import ImageFeatures
 
 
@@ -27,13 +29,19 @@ class Distillation(Objective):
         temperature: float = 1.0,
         teacher_weight: float = 0.7,
         feature_weight: float = 0.0,
+        borrow: bool = False,
     ):
         super().__init__()
-        self.pad, self.temperature = pad, temperature
+        self.pad, self.temperature, self.borrow = pad, temperature, borrow
         self.teacher_weight, self.feature_weight = teacher_weight, feature_weight
         teacher.eval().requires_grad_(False)
         self._teacher = [teacher]  # in a list: its weights are not part of our state
-        self.map = nn.Linear(student_dimension, teacher.encoder.dimension) if feature_weight else None
+        mapped = feature_weight and not borrow
+        self.map = nn.Linear(student_dimension, teacher.encoder.dimension) if mapped else None
+
+    def prepare(self, model: Any, context: Any) -> None:
+        if self.borrow:
+            borrow_decoder(model, self._teacher[0], context.train.epoch(0))
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
         assert batch.teacher is not None
@@ -50,20 +58,17 @@ class Distillation(Objective):
         copied = divergence.sum() / batch.token_count * self.temperature**2
         loss = (1 - self.teacher_weight) * human + self.teacher_weight * copied
         logs = {"nll": human.detach(), "divergence": copied.detach()}
-        if self.map is not None:
-            distance = self._distance(features, taught_features)
+        if self.feature_weight:
+            distance = self._distance(model, features, taught_features)
             loss = loss + self.feature_weight * distance
             logs["features"] = distance.detach()
         return loss, logs
 
-    def _distance(self, student: ImageFeatures, teacher: ImageFeatures) -> Tensor:
-        """One minus the cosine of the student's mapped grid and the teacher's, pooled to the smaller one's size."""
-        assert self.map is not None
-        side = (min(student.height, teacher.height), min(student.width, teacher.width))
-        ours, theirs = self.map(_pool(student, side)), _pool(teacher, side)
-        return (1 - F.cosine_similarity(ours, theirs, dim=-1)).mean()
-
-
-def _pool(features: ImageFeatures, side: tuple[int, int]) -> Tensor:
-    maps = features.grid.transpose(1, 2).unflatten(2, (features.height, features.width))
-    return F.adaptive_avg_pool2d(maps, side).flatten(2).transpose(1, 2)  # (B, N, D)
+    def _distance(self, model: Any, student: ImageFeatures, teacher: ImageFeatures) -> Tensor:
+        """One minus the cosine of what the student sees at each place and what the teacher does, grids of one size."""
+        ours, theirs = pooled_to(student, teacher), pooled_to(teacher, student)
+        if self.map is not None:
+            return (1 - F.cosine_similarity(self.map(ours.grid), theirs.grid, dim=-1)).mean()
+        teacher_decoder: Any = self._teacher[0].decoder
+        read, taught = model.decoder.photo(places(ours)), teacher_decoder.photo(places(theirs))
+        return (1 - F.cosine_similarity(read, taught, dim=-1)).mean()
