@@ -389,6 +389,9 @@ def test_a_cut_off_or_absent_glove_file_is_one_clear_line(tmp_path: Path) -> Non
             read_glove(path)
     with pytest.raises(ConfigError, match=r"needs a file: --set embedding\.file="):
         build_embedding("glove", ["dog"], 8, None, False)
+    with pytest.raises(ConfigError, match=r"embedding\.dimension=100"):
+        build_embedding("glove", ["dog"], 8, "glove.txt", False, 100)
+    assert build_embedding("learned", ["dog", "cat"], 8, None, False, 5).vectors.weight.shape == (2, 5)
 
 
 def test_glove_vectors_are_copied_and_their_coverage_logged(glove: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -115,6 +115,7 @@ class TransformerDecoder(Section):
 class EmbeddingSection(Section):
     name: Literal["learned", "glove"] = "learned"
     file: str | None = None  # GloVe's text format, may be .gz; needed only to train
+    dimension: Size | None = None  # of learned ones; None: the decoder's width
     frozen: bool = False
 
 

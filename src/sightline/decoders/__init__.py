@@ -10,6 +10,7 @@ from sightline.decoders.base import Decoder
 from sightline.decoders.embeddings import Embedding, glove_embedding
 from sightline.decoders.lstm import LSTM
 from sightline.decoders.transformer import Transformer
+from sightline.errors import ConfigError
 
 DECODERS: dict[str, type[Decoder]] = {"lstm": LSTM, "attention-lstm": AttentionLSTM, "transformer": Transformer}
 
@@ -32,8 +33,12 @@ def build_decoder(
     return decoder
 
 
-def build_embedding(name: str, words: Sequence[str], width: int, file: str | None, frozen: bool) -> Embedding:
-    """Word vectors for a vocabulary: "learned" or "glove"."""
-    if name == "glove":
-        return glove_embedding(words, width, file, frozen)
-    return Embedding(len(words), width, frozen=frozen)
+def build_embedding(
+    name: str, words: Sequence[str], width: int, file: str | None, frozen: bool, dimension: int | None = None
+) -> Embedding:
+    """Word vectors for a vocabulary: "learned", by default as wide as the decoder, or "glove" as its file has them."""
+    if name != "glove":
+        return Embedding(len(words), width, dimension, frozen)
+    if dimension:
+        raise ConfigError(f"embedding.dimension={dimension} is for learned word vectors: GloVe's file has its own")
+    return glove_embedding(words, width, file, frozen)

@@ -58,9 +58,7 @@ def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
     encoder = build_encoder(recipe.encoder.name, **encoder_options(recipe))
     options = recipe.decoder.options()
-    embedding = build_embedding(
-        recipe.embedding.name, tokenizer.tokens, options["width"], recipe.embedding.file, recipe.embedding.frozen
-    )
+    embedding = build_embedding(words=tokenizer.tokens, width=options["width"], **recipe.embedding.model_dump())
     decoder = build_decoder(
         recipe.decoder.name,
         features=encoder.dimension,
