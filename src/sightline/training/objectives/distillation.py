@@ -51,11 +51,11 @@ class Distillation(Objective):
         _, nll, mask = token_losses(output, batch.tokens, self.pad)
         with torch.no_grad():
             taught_features = self._teacher[0].features(batch.teacher)
-            taught = softened(self._teacher[0](taught_features, inputs).logits, self.temperature)
-        learned = softened(output.logits, self.temperature)
-        divergence = F.kl_div(learned, taught, reduction="none", log_target=True).sum(-1) * mask  # (R, T)
+            taught = softened(self._teacher[0](taught_features, inputs).logits[mask], self.temperature)
+        learned = softened(output.logits[mask], self.temperature)  # (n, V): the real words only
+        divergence = F.kl_div(learned, taught, reduction="sum", log_target=True)
         human = nll.sum() / batch.token_count
-        copied = divergence.sum() / batch.token_count * self.temperature**2
+        copied = divergence / batch.token_count * self.temperature**2
         loss = (1 - self.teacher_weight) * human + self.teacher_weight * copied
         logs = {"nll": human.detach(), "divergence": copied.detach()}
         if self.feature_weight:
