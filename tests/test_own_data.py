@@ -14,7 +14,9 @@ from sightline.checkpoint import load_checkpoint
 from sightline.config import load_recipe, parse_recipe
 from sightline.data import load_dataset
 from sightline.errors import ConfigError
+from sightline.evaluation import evaluate
 from sightline.tokenizers import train_tokenizer
+from sightline.training.records import gain
 from sightline.training.setup import build_model, build_parts, build_tokenizer
 from sightline.training.start import BY_WORD, grown
 from sightline.training.trainer import train
@@ -113,3 +115,36 @@ def test_training_and_evaluation_split_ones_own_photos_alike(my_captions: Path, 
         train(parse_recipe(TINY, [f"training.seed={seed}", f"training.init={tiny_model}"]), my_captions, "run")
     names = [[example.name for example in data.examples("test")] for data in (*seen, load_dataset(my_captions))]
     assert names[0] == names[1] == names[2]
+
+
+def test_a_run_says_whether_it_passed_the_model_it_began_with(my_captions: Path, tiny_model: Path, caplog) -> None:
+    start = evaluate(load(tiny_model, runtime="torch"), my_captions, "dev", metrics=["bleu"]).scores
+    caplog.set_level("INFO", "sightline")
+    recipe = parse_recipe(TINY, [f"training.init={tiny_model}", "training.epochs=9", "training.metric=bleu_1"])
+    best = train(recipe, my_captions, run := my_captions.parent / "run")
+    assert f"{tiny_model} as it is: dev CIDEr-D 0.0, BLEU-4 {100 * start['bleu_4']:.1f}" in caplog.text
+    told = f"dev BLEU-1 {100 * best['bleu_1']:.1f}, the model it began with {100 * start['bleu_1']:.1f}"
+    assert best["bleu_1"] > start["bleu_1"]
+    assert caplog.messages[-1] == told
+    caplog.clear()
+    train(recipe, my_captions, run, resume=True)  # remembered: the weights at hand are no longer those of the start
+    assert "as it is" not in caplog.text
+    assert caplog.messages[-1] == told
+
+
+@pytest.mark.parametrize(("metric", "name"), [("cider", "CIDEr-D"), ("bleu_4", "BLEU-4"), ("loss", "CIDEr-D")])
+def test_a_run_that_gained_nothing_says_so(metric: str, name: str) -> None:
+    start = {"cider": 0.303, "bleu_4": 0.303}
+    told = gain(start, {"cider": 0.281, "bleu_4": 0.281, "epoch": 0}, metric)
+    assert told == f"no epoch was better than the model it began with: dev {name} 28.1 at best, 30.3 before"
+    told = gain(start, {"cider": 0.497, "bleu_4": 0.497, "epoch": 0}, metric)
+    assert told == f"dev {name} 49.7, the model it began with 30.3"
+
+
+def test_scoring_the_start_changes_nothing_of_the_training(my_captions: Path, tiny_model: Path, monkeypatch) -> None:
+    recipe = parse_recipe(TINY, [f"training.init={tiny_model}", "decoder.dropout=0.3"])
+    train(recipe, my_captions, my_captions.parent / "scored")
+    monkeypatch.setattr("sightline.training.trainer.Trainer._score_start", lambda self: None)
+    train(recipe, my_captions, my_captions.parent / "not")
+    scored, not_scored = ((my_captions.parent / name / "model.safetensors").read_bytes() for name in ("scored", "not"))
+    assert scored == not_scored

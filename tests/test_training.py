@@ -276,6 +276,13 @@ def test_a_finished_run_resumed_stays_as_it_is(tiny_flickr8k, tmp_path):
     assert best["cider"] >= 0
 
 
+def test_resuming_where_nothing_is_to_be_resumed_warns_and_begins(tiny_flickr8k, tmp_path, caplog):
+    train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run", resume=True)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"--resume found nothing to resume in {tmp_path / 'run'}: this is a new run, from the beginning"
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
     with pytest.raises(ConfigError, match="--resume"):

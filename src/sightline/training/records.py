@@ -57,16 +57,13 @@ def scores_line(scores: dict[str, float]) -> str:
     return "dev " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
 
 
-def gain(init: str, start: dict[str, float], best: dict[str, Any], metric: str) -> str:
+def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
     """Whether a run passed the model it began with; by CIDEr-D where the epochs were chosen by their loss."""
     name = "cider" if metric == "loss" else metric
-    before, after = 100 * start[name], 100 * best[name]
-    if after > before:
-        return f"dev {NAMES[name]} {after:.1f}, the model it began with {before:.1f}"
-    return (
-        f"no gain: dev {NAMES[name]} {after:.1f} in the best epoch, the model it began with {before:.1f}; "
-        f"{init} is the better one for photos like these"
-    )
+    before, after = f"{100 * start[name]:.1f}", f"{100 * best[name]:.1f}"
+    if best[name] > start[name]:
+        return f"dev {NAMES[name]} {after}, the model it began with {before}"
+    return f"no epoch was better than the model it began with: dev {NAMES[name]} {after} at best, {before} before"
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

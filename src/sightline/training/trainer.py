@@ -107,7 +107,7 @@ class Trainer:
                 self._stop_if_interrupted()
         self.accelerator.wait_for_everyone()
         if best and (start := self.progress.get("start")):
-            log.info("%s", gain(str(self.settings.init), start, best, self.settings.metric))
+            log.info("%s", gain(start, best, self.settings.metric))
         return best
 
     def _epoch(self) -> None:
