@@ -3,6 +3,7 @@
 import { boxOf, normalise, resample, type Preprocess, type Rows } from "./resample";
 
 const MOST_BYTES = 64 * 2 ** 20, MOST_PIXELS = 178_956_970; // as Python's
+const BEGINNINGS = /^(\xff\xd8\xff|\x89PNG|GIF8|BM|RIFF[^]{4}WEBP)/; // of the kinds that every browser reads
 
 export interface Seen {
   square: Uint8ClampedArray; // size × size × RGB: what the network sees
@@ -19,6 +20,7 @@ export async function see(file: Blob, how: Preprocess): Promise<Seen> {
   try { // colours as stored, as Pillow takes them; turned upright as the camera noted
     photo = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "premultiply" });
   } catch {
+    if (await isKnown(file)) throw new PhotoError("this photo is cut off or damaged: copy or download it again");
     throw new PhotoError("this browser cannot read that photo: try a JPEG, PNG or WebP");
   }
   try {
@@ -28,6 +30,15 @@ export async function see(file: Blob, how: Preprocess): Promise<Seen> {
     return { square, pixels: normalise(square, how), frame: [left / width, top / height, right / width, bottom / height] };
   } finally {
     photo.close();
+  }
+}
+
+/** Whether a file begins as a photo that any browser reads: then its kind is not what is wrong with it. */
+async function isKnown(file: Blob): Promise<boolean> {
+  try {
+    return BEGINNINGS.test(String.fromCharCode(...new Uint8Array(await file.slice(0, 12).arrayBuffer())));
+  } catch { // moved or deleted since it was chosen
+    return false;
   }
 }
 
