@@ -39,7 +39,8 @@ from fastapi import FastAPI
 
 from sightline.serve import page_model
 from sightline.serve.page_model import find_page_model
-from sightline.serve.site import Site
+from sightline.serve.site import FAILED, WAITING, Site
+from sightline.serve.static import fallback
 
 WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 120_000  # milliseconds: machines that run tests may have other work
@@ -345,6 +346,32 @@ def test_the_server_s_page_runs_in_the_browser_under_its_policy(browser: Any, si
             assert said(page)
             assert page.get_attribute("nav a", "href") == "docs"
         assert server.metric("sightline_photos_total") == 0, "a photo went to the server"
+
+
+def test_the_plain_page_waits_for_the_other_one_without_asking_for_what_is_not_there(
+    browser: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "healthz").write_text(json.dumps({"model": "tiny", "token_required": False, "limits": {}}))
+    page_file, faults = tmp_path / "index.html", []
+    for after, in_use, expected in (
+        (b"<!doctype html><p id=made>made</p>", False, "made"),
+        (b"<!doctype html><p id=made>made</p>", True, "is ready: load this page again"),
+        (fallback(FAILED).body, True, FAILED),
+    ):
+        page_file.write_bytes(fallback(WAITING, waiting=True).body)
+        with served(tmp_path) as server, browser.new_context() as context:
+            page = context.new_page()
+            page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+            page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
+            with page.expect_response(address(server)):
+                page.goto(address(server))
+            page.evaluate(f"document.getElementById('result').hidden = {json.dumps(not in_use)}")
+            with page.expect_response(address(server), timeout=PATIENCE):
+                pass  # it has looked, and waits on
+            assert WAITING in page.text_content("#note")
+            page_file.write_bytes(after)
+            page.get_by_text(expected).wait_for(timeout=PATIENCE)
+        assert not faults
 
 
 # -- the build --------------------------------------------------------------------------------------------------------

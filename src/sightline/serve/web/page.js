@@ -14,11 +14,13 @@ fetch("healthz").then((answer) => answer.json()).then((health) => {
 
 if ("waiting" in $("note").dataset) { // the page in the browser is being made: change to it, but never under someone's hands
   const look = setInterval(async () => {
-    const answer = await fetch("model/sightline.json", { method: "HEAD" }).catch(() => null);
-    if (!answer?.ok) return;
+    const html = await fetch(".").then((answer) => (answer.ok ? answer.text() : null)).catch(() => null);
+    if (html === null) return;
+    const note = new DOMParser().parseFromString(html, "text/html").getElementById("note"); // only this page has one
+    if (note && "waiting" in note.dataset) return;
     clearInterval(look);
     if ($("result").hidden) location.reload();
-    else $("note").textContent = "The version that runs inside your browser is ready: load this page again.";
+    else $("note").textContent = note?.textContent ?? "The version that runs inside your browser is ready: load this page again.";
   }, 3000);
 }
 
