@@ -1,6 +1,6 @@
 """Find a row's worst test captions and what they have in common.
 
-    python results/tools/failures.py tinyvit-finetune --data flickr8k/ --page elsewhere/worst.html
+    python results/tools/failures.py dinov2-scst --data flickr8k/ --page elsewhere/worst.html
 
 Ranks the test photos by their own CIDEr-D (ties by METEOR), writes the twenty worst with people's captions to
 results/failures.json and brings RESULTS.md up to date. The analysis is coarse and says what was counted, not why: how

@@ -1,0 +1,69 @@
+"""Put a finished run into the box: its weights in half precision, with what its row says of it.
+
+    python results/tools/ship.py runs/tinyvit-scst runs/shipped
+    python results/tools/add_row.py runs/shipped --name tinyvit-scst --data flickr8k/ --commit 1a2b3c4
+    python results/tools/ship.py runs/shipped --row tinyvit-scst
+    sightline export default && sightline calibrate default --data flickr8k/
+    python results/tools/confidence_check.py default
+
+The row is scored on the very weights that are shipped, so the first line makes them, beside the run's own records, and
+the third copies them with the row's scores. The model's card is written by people.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rows import public, read_row
+from script import RESULTS, parser, run
+from sightline.captioner import DEFAULT_MODEL
+from sightline.checkpoint import checkpoint_hash, load_checkpoint, save_checkpoint
+from sightline.errors import ConfigError
+
+RECORDS = ("history.jsonl", "run.json")
+GRAPHS = ("*.onnx", "sightline.json")
+
+
+def halve(source: Path, target: Path) -> None:
+    """The run again, its weights in half precision, its records as they were."""
+    save_checkpoint(target, load_checkpoint(source), half=True)
+    for name in RECORDS:
+        shutil.copy(source / name, target / name)
+
+
+def ship(source: Path, name: str, target: Path = DEFAULT_MODEL, results: Path = RESULTS) -> None:
+    """The weights a row was scored on, with its scores."""
+    row = read_row(results / f"{name}.json")
+    if not row.test or row.checkpoint != checkpoint_hash(source):
+        raise ConfigError(f"{name}.json was not scored on test with the weights of {source}: add its row first")
+    checkpoint = load_checkpoint(source)
+    facts = {"parameters": row.parameters, "trained": row.trainable, "seed": row.seed, "signature": row.signature}
+    scores = {
+        part: {key: round(value / 100, 4) for key, value in getattr(row, part).items()} for part in ("dev", "test")
+    }
+    for pattern in GRAPHS:  # they belong to the weights that go
+        for path in target.glob(pattern):
+            path.unlink()
+    save_checkpoint(target, replace(checkpoint, metrics=scores | facts, recipe=public(checkpoint.recipe)), half=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    reader = parser(__doc__)
+    reader.add_argument("run", type=Path, help="the run's folder")
+    reader.add_argument("half", type=Path, nargs="?", help="where its half-precision copy goes")
+    reader.add_argument("--row", help="put it into the box with this row's scores")
+    given = reader.parse_args(arguments)
+    if (given.half is None) == (given.row is None):
+        raise ConfigError("give a folder for the half-precision copy, or --row with the row it was scored as")
+    if given.half:
+        halve(given.run, given.half)
+    else:
+        ship(given.run, given.row)
+        print("now: sightline export default && sightline calibrate default, confidence_check.py, and the card")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(main))
