@@ -1,0 +1,160 @@
+"""The page's files: built from these sources, small, asking nobody; and the model that the server makes for them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sightline.captioner import load
+from sightline.errors import ConfigError
+from sightline.model_files import file_hash
+from sightline.serve.built import BUILT, copy_page
+
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
+
+from fastapi import FastAPI
+
+from sightline.serve import page_model
+from sightline.serve.page_model import find_page_model
+from sightline.serve.site import Site
+
+WEB = Path(__file__).parents[1] / "web"
+PATIENCE = 120  # seconds: machines that run tests may have other work
+
+# -- the build --------------------------------------------------------------------------------------------------------
+
+
+def test_the_built_page_is_of_these_sources() -> None:
+    if not WEB.is_dir():
+        pytest.skip("the page's sources are not here: this is no clone of the repository")
+    named = [WEB / name for name in ("index.html", "package-lock.json", "sw.js", "vite.config.ts")]
+    digest = hashlib.sha256()
+    for path in [*named, *walk(WEB / "public"), *walk(WEB / "src")]:
+        digest.update(f"{path.relative_to(WEB).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    built = json.loads((BUILT / "build.json").read_text())
+    assert built["sources"] == digest.hexdigest(), "web/ has changed: cd web && npm ci && npm run build"
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        yield from walk(path) if path.is_dir() else [path]
+
+
+def test_the_built_page_asks_nobody_and_is_small() -> None:
+    html = (BUILT / "index.html").read_text()
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", html)
+    assert not re.search(r"\son\w+=|\sstyle=", html), "the server's policy would block them"
+    assert "<!-- server -->" in html
+    assert sum(path.stat().st_size for path in BUILT.rglob("*")) < 6e6
+    listed = json.loads(re.search(r"FILES = (\[.*?\]);", (BUILT / "sw.js").read_text()).group(1))  # type: ignore[union-attr]
+    assert {"index.html", "examples/dog.jpg"} <= set(listed)
+    assert all((BUILT / name).is_file() for name in listed)
+
+
+def test_the_page_is_copied_only_where_nothing_else_lies(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="holds other files"):
+        copy_page(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="npm ci"):
+        copy_page(tmp_path / "new", page=tmp_path / "none")
+    copy_page(tmp_path / "new")
+    (tmp_path / "new/assets/old.js").write_text("")
+    copy_page(tmp_path / "new")
+    assert not (tmp_path / "new/assets/old.js").exists()
+    assert (tmp_path / "new/index.html").is_file()
+
+
+# -- the server's model for it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the stand-in for Python is a shell script")
+def test_the_server_makes_the_page_s_model_while_it_works(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    ready = make_exported(tiny_model, tmp_path / "ready")
+    exporter = tmp_path / "python"
+    exporter.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nmkdir -p "$6" && cp {ready}/* "$6"\n')
+    exporter.chmod(0o755)
+    monkeypatch.setattr(page_model.sys, "executable", str(exporter))
+    captioner = load(tiny_model, runtime="torch")
+    site = Site(FastAPI(), find_page_model(captioner))
+    assert b"data-waiting" in site.files["/"].body, "until then the plain page"
+    grow(site, lambda: "/model/sightline.json" in site.files)
+    assert (tmp_path / "asked").read_text().startswith(f"-m sightline export {tiny_model} --output ")
+    assert b"assets/index" in site.files["/"].body
+    again = find_page_model(captioner)
+    assert again.is_ready, "the second time it is there at once"
+    assert b"assets/index" in Site(FastAPI(), again).files["/"].body
+
+    exporter.write_text("#!/bin/sh\necho no room >&2; exit 1\n")
+    shutil.rmtree(tmp_path / "cache")
+    site = Site(FastAPI(), find_page_model(captioner))
+    grow(site, lambda: b"data-waiting" not in site.files["/"].body)
+    assert b"could not be made" in site.files["/"].body
+
+
+def grow(site: Site, condition: Callable[[], bool]) -> None:
+    async def grown() -> None:
+        async with asyncio.timeout(PATIENCE), site.growing():
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as thread:  # playwright has a loop of its own in this one
+        thread.submit(asyncio.run, grown()).result()
+
+
+def make_exported(model: Path, folder: Path) -> Path:
+    """What an export writes, as far as anyone looks at it here."""
+    folder.mkdir()
+    for name in ("encoder", "start", "step"):
+        (folder / f"{name}.onnx").write_bytes(name.encode())
+    state = {"beam.past": ["float32", ["rows", 2]]}
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tensors = {
+        "encoder": ({"pixels": ["float32", [1]]}, {"grid": ["float32", [1]], "pooled": ["float32", [1]]}),
+        "start": ({"pooled": ["float32", [1]]}, state),
+        "step": (
+            {"token": ["int64", [1]], **state},
+            {"logits": ["float32", ["rows", len(tokenizer["tokens"])]], "next.past": ["float32", [1]]},
+        ),
+    }
+    manifest = {
+        "format": "sightline-onnx-1", "precision": "int8", "encoder": "", "decoder": "", "parameters": 1,
+        "weights": file_hash(model / "model.safetensors"), "licence": "", "grid": [4, 4], "tokenizer": tokenizer,
+        "preprocess": json.loads((model / "config.json").read_text())["encoder"]["preprocess"], "decoding": {},
+        "graphs": {
+            name: {"bytes": len(name), "sha256": "", "inputs": inputs, "outputs": outputs}
+            for name, (inputs, outputs) in tensors.items()
+        },
+    }  # fmt: skip
+    (folder / "sightline.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_where_no_model_can_be_made_the_plain_page_says_why(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
+    captioner, several = load(tiny_model, runtime="torch"), load(tiny_model, tiny_model, runtime="torch")
+    wanted = find_page_model(captioner)
+    assert (wanted.is_ready, wanted.source) == (False, tiny_model)
+    assert "Several models" in find_page_model(several).why
+    monkeypatch.setattr(page_model, "find_spec", lambda name: None)
+    missing = find_page_model(captioner)
+    assert (missing.folder, missing.source) == (None, None)
+    assert "pip install onnx onnxscript" in missing.why
+    site = Site(FastAPI(), missing)
+    assert set(site.files) == {"/"}
+    assert b"pip install onnx onnxscript" in site.files["/"].body
+    assert b"npm ci" in Site(FastAPI(), missing, built=tmp_path / "none").files["/"].body
