@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import hashlib
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import re
 import socket
 import threading
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -170,6 +172,26 @@ def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
     assert not batcher.alive
     assert (first.result(0), kept.result(0)) == (0, 4)
     assert run.batches == [[0], [2]]
+
+
+def test_an_answer_keeps_its_photo_alive_no_longer():
+    class Photo:
+        pass
+
+    batcher = Batcher(lambda question, items: [None for _ in items], most=4, wait=0)
+    batcher.start()
+    gc.disable()  # what waits to be found by it is memory taken meanwhile, half a megabyte for each photo
+    try:
+        batcher.expect(1)
+        photo = Photo()
+        gone = weakref.ref(photo)
+        answer = batcher.submit(photo, "q")
+        answer.result(PATIENCE)
+        del photo
+        batcher.stop()
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

@@ -72,13 +72,13 @@ class Batcher:
             self._coming -= 1
             self._jobs.append(job)
             self._changed.notify()
-        job.answer.add_done_callback(lambda answer: self._withdraw(job) if answer.cancelled() else None)
+        job.answer.add_done_callback(self._withdraw)  # which knows no item: an answer must not keep its photo alive
         return job.answer
 
-    def _withdraw(self, job: Job) -> None:
-        with self._changed:
-            if job in self._jobs:
-                self._jobs.remove(job)
+    def _withdraw(self, answer: Future[Any]) -> None:
+        if answer.cancelled():
+            with self._changed:
+                self._jobs = deque(job for job in self._jobs if job.answer is not answer)
 
     def seconds_for(self, count: int) -> int:
         """Whole seconds, at least one, in which so many items should be done."""
