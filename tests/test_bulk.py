@@ -22,7 +22,7 @@ from sightline.cli.bulk import MANY, Wish, is_bulk
 from sightline.errors import ConfigError, DataError
 from sightline.images import open_image
 from sightline.progress import Pace
-from sightline.types import Failure
+from sightline.types import COLUMNS, Failure
 
 BROKEN = "words.jpg"
 
@@ -88,12 +88,9 @@ def test_formats_agree(photos: Path, tiny_model: Path, tmp_path: Path, form: str
     errors = tmp_path / (f"out/_errors.{form}" if folder else f"out.errors.{form}")
     files = sorted(output.glob("part-*")) if folder else [output]
     assert len(files) == (3 if folder else 1)
-    expected = [
-        {name: row[name] for name in ("source", "caption", "confidence", "unsure", "finished")}
-        for row in lines(tmp_path / "reference.jsonl")
-    ]
+    expected = [{name: row.get(name) for name in COLUMNS} for row in lines(tmp_path / "reference.jsonl")]
     rows, bad = [row for file in files for row in read(file)], read(errors)
-    assert [{name: row[name] for name in expected[0]} for row in rows] == [
+    assert [{name: row.get(name) for name in COLUMNS} for row in rows] == [
         {**row, "confidence": pytest.approx(row["confidence"])} for row in expected
     ]
     assert [row["source"] for row in bad] == [str(photos / BROKEN)]
@@ -105,7 +102,7 @@ def read(path: Path) -> list[dict]:
     if path.suffix == ".csv":
         rows = list(csv.DictReader(path.open()))
         flag = "true".__eq__
-        casts = {"confidence": float, "unsure": flag, "finished": flag}
+        casts = {"confidence": float, "unsure": flag, "strangeness": lambda text: text or None, "finished": flag}
         return [{name: casts.get(name, str)(value) for name, value in row.items()} for row in rows]
     return lines(path)
 
@@ -114,7 +111,7 @@ def test_a_folder_of_parts_reads_as_one_table(photos: Path, tiny_model: Path, tm
     dataset = pytest.importorskip("pyarrow.dataset")
     bulk(photos, tmp_path / "out", tiny_model, "parquet", folder=True)
     table = dataset.dataset(tmp_path / "out").to_table()
-    assert (table.num_rows, table.column_names) == (12, ["source", "caption", "confidence", "unsure", "finished"])
+    assert (table.num_rows, table.column_names) == (12, list(COLUMNS))
 
 
 def test_candidates_are_kept(photos: Path, tiny_model: Path, tmp_path: Path):

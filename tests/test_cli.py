@@ -229,7 +229,7 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     assert [row["source"] for row in array] == [str(photo) for photo in photos[:3]]
     assert [json.loads(line) for line in ask("--jsonl").splitlines()] == array
     rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
-    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "finished", "error"]
+    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "strangeness", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
     assert ask("-o", tmp_path / "new" / "captions.json") == ""
     assert json.loads((tmp_path / "new" / "captions.json").read_text()) == array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import io
 import json
 import math
 import shutil
@@ -238,6 +239,32 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     assert told.certainty.startswith("unsure: unlike the photos it learnt from")
     plain = explanation.caption.as_dict()
     assert CaptionOut.model_validate(plain).model_dump(exclude_none=True) == plain, "the published form has every field"
+
+
+def test_every_kind_of_output_tells_why_a_caption_is_unsure(
+    calibrated: Path, sketches: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    photos = sorted(sketches.glob("*.png"))[:3]
+    _, out, _ = run(capfd, "caption", *photos, "--model", calibrated, "--json")
+    expected = [(one["source"], one["unsure"], one["strangeness"]) for one in json.loads(out)]
+    assert all(unsure and strangeness > 1 for _, unsure, strangeness in expected)
+    _, out, _ = run(capfd, "caption", *photos, "--model", calibrated, "--csv")
+    for name in ("table.csv", "table.jsonl", "table.parquet"):
+        if name.endswith("parquet"):
+            pytest.importorskip("pyarrow", reason="Parquet needs it: pip install pyarrow")
+        code, _, _ = run(capfd, "caption", *photos, "--model", calibrated, "-o", tmp_path / name, "--workers", 0)
+        assert code == 0
+    for table in (io.StringIO(out), (tmp_path / "table.csv").open()):
+        rows = [(row["source"], row["unsure"] == "true", float(row["strangeness"])) for row in csv.DictReader(table)]
+        assert rows == expected
+    rows = [json.loads(line) for line in (tmp_path / "table.jsonl").read_text().splitlines()]
+    assert [(row["source"], row["unsure"], row["strangeness"]) for row in rows] == expected
+    if (tmp_path / "table.parquet").exists():
+        from pyarrow import parquet
+
+        rows = parquet.read_table(tmp_path / "table.parquet").to_pylist()
+        assert [(row["source"], row["unsure"]) for row in rows] == [row[:2] for row in expected]
+        assert [row["strangeness"] for row in rows] == pytest.approx([row[2] for row in expected])
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------

@@ -117,6 +117,9 @@ class Recalled:
         return {"name": self.name, "similarity": round(self.similarity, 3), "captions": list(self.captions)}
 
 
+COLUMNS = ("source", "caption", "confidence", "unsure", "strangeness", "finished")  # of any table of captions
+
+
 @dataclass(frozen=True)
 class Caption:
     """What a photo shows, in words, with each word's score; ``finished`` is False where the length limit cut it."""
@@ -170,6 +173,17 @@ class Caption:
         """One picture: the photo with the sentence, and for each word where the model looked."""
         return import_module("sightline.explain.picture").draw(self)  # by name: only drawing needs what lies below
 
+    def as_row(self) -> dict[str, Any]:
+        """For a table: why a caption is unsure is to be seen there, too."""
+        return {
+            "source": self.source,
+            "caption": self.text,
+            "confidence": round(self.confidence, 4),
+            "unsure": self.unsure,
+            "strangeness": None if self.strangeness is None else round(self.strangeness, 3),
+            "finished": self.finished,
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, without the attention maps."""
         return {
@@ -184,6 +198,11 @@ class Caption:
             **({"recalled": [photo.as_dict() for photo in self.recalled]} if self.recalled else {}),
             **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
         }
+
+
+def cell(value: Any) -> Any:
+    """A value in a CSV table."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)

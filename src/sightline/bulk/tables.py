@@ -14,7 +14,7 @@ from sightline.bulk.extras import parquet
 from sightline.bulk.inputs import Part
 from sightline.bulk.shards import add_caption, add_file, copy_captioned
 from sightline.errors import DataError
-from sightline.types import Caption, Failure
+from sightline.types import COLUMNS, Caption, Failure, cell
 
 FORMS = ("parquet", "jsonl", "csv", "tar")
 ROW_GROUP = 10_000  # rows of a Parquet file that are compressed, and read, together; as many are in memory
@@ -33,17 +33,11 @@ def write_captions(form: str, target: Path, part: Part, captions: Sequence[Capti
         _write_parquet(target, _columns(captions, several))
     elif form == "csv":
         rows = [
-            [
-                storable(caption.source),
-                one.text,
-                round(one.confidence, 4),
-                str(one.unsure).lower(),
-                str(one.finished).lower(),
-            ]
+            [*map(cell, {**one.as_row(), "source": storable(caption.source)}.values())]
             for caption in captions
             for one in (caption, *caption.others)
         ]
-        _write_csv(target, ["source", "caption", "confidence", "unsure", "finished"], rows)
+        _write_csv(target, list(COLUMNS), rows)
     else:
         _write_lines(target, (caption.as_dict() for caption in captions))
 
@@ -82,13 +76,8 @@ def storable(text: str) -> str:
 
 
 def _columns(captions: Sequence[Caption], several: bool) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        "source": [storable(caption.source) for caption in captions],
-        "caption": [caption.text for caption in captions],
-        "confidence": [round(caption.confidence, 4) for caption in captions],
-        "unsure": [caption.unsure for caption in captions],
-        "finished": [caption.finished for caption in captions],
-    }
+    rows = [{**caption.as_row(), "source": storable(caption.source)} for caption in captions]
+    columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in COLUMNS}
     if several:
         columns["others"] = [[other.text for other in caption.others] for caption in captions]
     return columns
@@ -102,6 +91,7 @@ def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
         "caption": pyarrow.string(),
         "confidence": pyarrow.float32(),
         "unsure": pyarrow.bool_(),
+        "strangeness": pyarrow.float32(),
         "finished": pyarrow.bool_(),
         "others": pyarrow.list_(pyarrow.string()),
         "reason": pyarrow.string(),

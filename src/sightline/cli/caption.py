@@ -20,13 +20,12 @@ from sightline.cli.console import complain, failure_line
 from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
 from sightline.files import atomic_path, find_images, local_path, printable
-from sightline.types import Caption, Failure
+from sightline.types import COLUMNS, Caption, Failure, cell
 
 if TYPE_CHECKING:
     from sightline.captioner import Captioner
 
 FORMATS = ("text", "json", "jsonl", "csv", "parquet")
-CAPTION_COLUMNS = ("source", "caption", "confidence", "unsure", "finished")
 STDIN = "-"
 MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
 
@@ -51,7 +50,7 @@ def caption(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array, with each word's probability.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per line, as soon as it is known.")] = False,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, finished, error.")
+        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, strangeness, finished, error.")
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
     alt: Annotated[
@@ -218,13 +217,13 @@ def _write(
     """Write every caption as it comes, and in a table also what failed; yields whether each one did."""
     table = csv.writer(file, lineterminator="\n")
     if form == "csv":
-        table.writerow([*CAPTION_COLUMNS, *(["alt"] if alt else []), "error"])
+        table.writerow([*COLUMNS, *(["alt"] if alt else []), "error"])
     before = "["
     for result in results:
         yield isinstance(result, Failure)
         if isinstance(result, Failure):
             if form == "csv":
-                table.writerow([result.source, *[""] * (len(CAPTION_COLUMNS) - 1 + alt), result.reason])
+                table.writerow([result.source, *[""] * (len(COLUMNS) - 1 + alt), result.reason])
                 file.flush()
             continue
         told = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
@@ -235,8 +234,8 @@ def _write(
             file.write(json.dumps(told, ensure_ascii=False) + "\n")
         for one in (result, *result.others):
             if form == "csv":
-                flags = [round(one.confidence, 4), str(one.unsure).lower(), str(one.finished).lower()]
-                table.writerow([result.source, one.text, *flags, *([one.alt()] if alt else []), ""])
+                row = {**one.as_row(), "source": result.source}
+                table.writerow([*map(cell, row.values()), *([one.alt()] if alt else []), ""])
             elif form == "text":
                 file.write(say(one) + "\n" if alone else f"{printable(result.source)}\t{say(one)}\n")
         file.flush()
