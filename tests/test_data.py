@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from sightline.data import (
     verify_images,
     write_results,
 )
-from sightline.data.dataset import FAULTS, Dataset
+from sightline.data.dataset import FAULTS, Dataset, Report
 from sightline.errors import ConfigError, DataError, SightlineError
-from sightline.files import atomic_path, write_atomically
+from sightline.files import atomic_path, counted, write_atomically
 
 SIZES = {"train": 8, "dev": 2, "test": 2}
 KARPATHY = {"train": "train", "dev": "val", "test": "test"}
@@ -147,7 +148,7 @@ def test_every_fault_of_flickr8k_is_reported_and_none_is_fatal(tiny_flickr8k: Pa
         "two_splits": 1,
     }
     text = str(dataset.report)
-    assert "1 captioned images do not exist and were left out: gone.jpg.1" in text and "lonely.jpg" in text
+    assert "1 captioned image does not exist and was left out: gone.jpg.1" in text and "lonely.jpg" in text
     assert len(text.splitlines()) == 1 + len(dataset.report.counts)
 
 
@@ -415,7 +416,7 @@ def test_refusals_of_a_whole_dataset(tmp_path: Path) -> None:
     write_csv(tmp_path / "other.csv", [["x", "y"], ["a.jpg", "A cat ."]])
     assert "names no image and caption columns" in refusal(DataError, tmp_path / "other.csv")
     write_csv(tmp_path / "captions.csv", [["image", "caption"], ["b.jpg", "A cat ."]])
-    assert "only 1 captioned photos" in refusal(DataError, tmp_path)
+    assert "three splits need more than 1 captioned photo;" in refusal(DataError, tmp_path)
 
 
 def test_several_tables_must_be_named(tmp_path: Path) -> None:
@@ -459,6 +460,31 @@ def test_verify_images_opens_each_photo(tiny_flickr8k: Path) -> None:
 
 def test_faults_are_all_described() -> None:
     assert all(words for words in FAULTS.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_is_told_in_the_singular(fault: str) -> None:
+    report = Report()
+    report.add(fault, "x")
+    assert not re.search(r"\b(rows|images|names|captions|entries|are|were|do|have)\b", report.said(fault))
+    report.add(fault, "y")
+    assert report.said(fault) == f"2 {FAULTS[fault]}"
+
+
+def test_a_dataset_here_is_told_by_its_name(
+    tiny_flickr8k: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw_all(tiny_flickr8k)
+    write_csv(tiny_flickr8k / "mine.csv", [["image", "caption"], *caption_rows()])
+    monkeypatch.chdir(tiny_flickr8k)
+    for here in (".", "mine.csv", "Flickr8k_text/.."):
+        assert f" in {tiny_flickr8k}: 8 train" in load_dataset(here).report.title
+    assert f"{tiny_flickr8k}: no split is published here" in caplog.text
+
+
+def test_things_are_counted_in_the_singular_and_the_plural() -> None:
+    found = [counted(number, thing) for thing in ("photo", "batch") for number in (0, 1, 2000)]
+    assert found == ["0 photos", "1 photo", "2,000 photos", "0 batches", "1 batch", "2,000 batches"]
 
 
 # Text and results

@@ -183,7 +183,7 @@ def _caption(
         else:
             captions[example.name] = result.text
     if failures and not captions:
-        raise DataError(f"none of {len(examples)} photos could be opened; the first: {failures[0].reason}")
+        raise DataError(f"no photo of {len(examples)} could be opened; the first: {failures[0].reason}")
     return captions, failures
 
 

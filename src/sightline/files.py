@@ -57,6 +57,11 @@ def printable(text: object) -> str:
     return name if name.isprintable() else ascii(name)
 
 
+def counted(number: int, thing: str) -> str:
+    """How many of a thing there are: "1 photo", "2,000 photos"."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("ch") else "s")
+
+
 def local_path(source: str | os.PathLike[str]) -> Path:
     """A path from what a user typed: a plain path, ``~/…`` or a ``file://`` URL; ValueError for any other URL."""
     text = os.fspath(source)

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sightline.errors import CheckpointError, ConfigError, ImageError
-from sightline.files import IMAGE_SUFFIXES, Stretch, find_images, is_image_path, local_path, printable
+from sightline.files import IMAGE_SUFFIXES, Stretch, counted, find_images, is_image_path, local_path, printable
 
 if TYPE_CHECKING:  # imported where tensors are made: captioning with onnxruntime needs no torch
     import torch
@@ -49,7 +49,7 @@ def open_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: 
         name = f"{source.mode} image of {source.width}×{source.height}"
         image = source
     elif isinstance(source, bytes | bytearray | memoryview):
-        name = f"input of {len(source)} bytes"
+        name = f"input of {counted(len(source), 'byte')}" if len(source) else "the input"
         image = _identify(bytes(source), name, max_bytes)
     elif isinstance(source, Stretch):
         name = printable(source)

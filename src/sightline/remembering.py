@@ -12,6 +12,7 @@ import numpy as np
 from sightline.captioner import Captioner, load
 from sightline.data import Dataset, Example, load_dataset
 from sightline.errors import DataError, ImageError
+from sightline.files import counted
 from sightline.images import open_image
 from sightline.memory import Memory, make_memory
 from sightline.metrics import score
@@ -73,7 +74,8 @@ def try_weights(captioner: Captioner, memory: Memory, batches: Iterable[Seen]) -
             own += [caption.text for caption in each.decode(features, options)]
     if len(references) < ENOUGH:
         log.warning(
-            "only %d dev photos: how much to listen to the memory is a guess; --weight sets it", len(references)
+            "only %s: how much to listen to the memory is a guess; --weight sets it",
+            counted(len(references), "dev photo"),
         )
     return {weight: score(own, references, ("cider",))["cider"] for weight, own in zip(WEIGHTS, texts)}
 
@@ -98,4 +100,4 @@ def seen(captioner: Captioner, examples: Sequence[Example], label: str) -> Itera
             opened += len(photos)
             yield batch, captioner.encode(photos)
     if not opened:
-        raise DataError(f"none of {len(examples)} photos could be opened")
+        raise DataError(f"no photo of {len(examples)} could be opened")

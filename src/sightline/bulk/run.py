@@ -18,7 +18,7 @@ from sightline.bulk.job import Job, Output
 from sightline.captioner import Captioner, load
 from sightline.decoding import DecodingOptions
 from sightline.errors import ConfigError, DataError
-from sightline.files import printable
+from sightline.files import counted, printable
 from sightline.progress import duration, meter
 from sightline.types import Failure
 
@@ -151,9 +151,9 @@ def conclude(job: Job, progress: Progress, seconds: float, kept: int = 0) -> Sum
     failed = job.finish({"seconds": round(seconds, 1), "photos": progress.done})
     rate = progress.answered / max(seconds, 1e-9)
     log.info(
-        "%s: %s photos in %s (%.1f photos/s)%s",
+        "%s: %s in %s (%.1f photos/s)%s",
         printable(job.output.path),
-        f"{progress.answered:,}",
+        counted(progress.answered, "photo"),
         duration(seconds),
         rate,
         f"; {failed:,} could not be captioned, see {printable(job.output.errors)}" if failed else "",

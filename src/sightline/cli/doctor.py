@@ -13,6 +13,7 @@ import typer
 
 from sightline.cli.console import failure_line
 from sightline.errors import SightlineError
+from sightline.files import counted
 from sightline.types import Failure
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
     for failure in failures[:20]:
         yield "fault", failure_line(failure)
     if len(failures) > 20:
-        yield "fault", f"… and {len(failures) - 20:,} more photos"
+        yield "fault", f"… and {counted(len(failures) - 20, 'more photo')}"
     if not failures:
         yield "ok", f"all {sum(map(len, dataset.splits.values())):,} photos open"
 
@@ -184,7 +185,7 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
         yield "fault", "no dev photo could be captioned"
         return
     common, times = captions.most_common(1)[0]
-    line = f"{len(captions)} different captions of {total} photos"
+    line = f"{counted(len(captions), 'different caption')} of {counted(total, 'photo')}"
     if total > 1 and times > total / 2:
         yield "fault", f"{line}; {times} times {common!r}: the model has collapsed and hardly looks at the photo"
     elif not common:

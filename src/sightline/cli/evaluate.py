@@ -23,6 +23,7 @@ from sightline.cli.options import (
     metric_names,
 )
 from sightline.errors import CheckpointError, ConfigError
+from sightline.files import counted
 
 if TYPE_CHECKING:
     from sightline.comparison import Comparison
@@ -63,7 +64,7 @@ def evaluate(
     memory: Memory = None,
     format: Format = "auto",
 ) -> None:
-    """Caption a split and score it, with 95 % intervals over 1,000 resamples of its photos."""
+    """Caption a split and score it. The 95 % intervals are over 1,000 resamples of its photos."""
     if comparing:
         from sightline.comparison import compare
 
@@ -128,10 +129,11 @@ def show_scores(result: Evaluation, title: str) -> None:
     variety = result.diversity
     printer = console()
     printer.print(table)
-    different = len(set(result.captions.values()))
+    different = counted(len(set(result.captions.values())), "different caption")
+    times = counted(int(variety["most_repeated_count"]), "time")
     lines = [
-        f"{different} different captions of {len(result.images)}, {variety['vocabulary']} words, "
-        f"{variety['mean_length']:.1f} words each; {variety['most_repeated_count']} times: {variety['most_repeated']}",
+        f"{different} of {len(result.images)}, {variety['vocabulary']} words, "
+        f"{variety['mean_length']:.1f} words each; {times}: {variety['most_repeated']}",
         result.signature,
     ]
     for line in lines:
@@ -144,7 +146,8 @@ def show_comparison(result: Comparison) -> None:
 
     printer = console()
     for name, scores, differences in zip(result.names[1:], result.scores[1:], result.differences):
-        table = Table("score", title=f"{name} against {result.names[0]}, {result.images} images", title_justify="left")
+        title = f"{name} against {result.names[0]}, {counted(result.images, 'image')}"
+        table = Table("score", title=title, title_justify="left")
         for column in ("first", "this", "difference", "95 % interval", "p"):
             table.add_column(column, justify="right")
         for key in ordered(list(scores)):

@@ -9,7 +9,7 @@ import typer
 
 from sightline.cli.console import percent
 from sightline.cli.options import Data, Format, Runtime
-from sightline.files import printable
+from sightline.files import counted, printable
 
 
 def remember(
@@ -26,7 +26,7 @@ def remember(
     runtime: Runtime = "auto",
     format: Format = "auto",
 ) -> None:
-    """Remember captioned photos: `caption`, `evaluate` and `serve` take the folder with --memory."""
+    """Let your own captioned photos steer captions, untrained. Verbs that caption take the folder with --memory."""
     from sightline.captioner import load
     from sightline.remembering import remember as run
 
@@ -35,7 +35,7 @@ def remember(
     memory.save(output)
     new = captioner.tokenizer.size
     new = memory.tokenizer(captioner.tokenizer).size - new
-    typer.echo(f"{len(memory):,} photos in {printable(output)}, {new:,} words new to the model")
+    typer.echo(f"{counted(len(memory), 'photo')} in {printable(output)}, {counted(new, 'word')} new to the model")
     if tried:
         scores = ", ".join(f"{each:g}: {percent(found)}" for each, found in tried.items())
         typer.echo(f"CIDEr-D on dev by weight: {scores}; taken: {memory.contents.weight:g}")

@@ -35,11 +35,16 @@ FAULTS = {
     "duplicate_row": "rows are given twice and were taken once",
     "repeated_caption": "captions repeat another one of the same image and were kept as published",
     "image_without_captions": "images have no caption and were left out",
-    "two_files": "image names exist in several folders; the first was taken",
+    "two_files": "image names are in several folders; the first was taken",
     "unknown_in_list": "entries of the split lists have no image or no caption and were left out",
     "two_splits": "images stand in several splits and were kept in the last (test, then dev)",
     "unlisted": "captioned images are in no split list and were left out",
 }
+# The words that change where there is only one.
+ONE = {
+    "rows": "row", "images": "image", "names": "name", "captions": "caption", "entries": "entry", "are": "is",
+    "were": "was", "do": "does", "have": "has", "point": "points", "repeat": "repeats", "stand": "stands",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,18 @@ class Report:
     def ok(self) -> bool:
         return not self.counts
 
+    def said(self, fault: str) -> str:
+        """One fault in words: how many there are, and what became of them."""
+        count, words = self.counts[fault], FAULTS[fault]
+        return f"{count:,} " + (words if count != 1 else " ".join(ONE.get(word, word) for word in words.split()))
+
     def __str__(self) -> str:
         lines = [self.title, *(f"  {note}" for note in self.notes)]
-        for fault, words in FAULTS.items():
+        for fault in FAULTS:
             if fault in self.counts:
                 shown = self.examples[fault][:3]
                 more = ", …" if self.counts[fault] > len(shown) else ""
-                lines.append(f"  {self.counts[fault]:,} {words}: {', '.join(shown)}{more}")
+                lines.append(f"  {self.said(fault)}: {', '.join(shown)}{more}")
         return "\n".join(lines)
 
 

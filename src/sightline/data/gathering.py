@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from sightline.data.dataset import FAULTS, SPLIT_NAMES, SPLITS, Dataset, Example, Report
+from sightline.data.dataset import SPLIT_NAMES, SPLITS, Dataset, Example, Report
 from sightline.errors import DataError
-from sightline.files import Stretch, printable, walk_images
+from sightline.files import Stretch, counted, printable, walk_images
 
 log = logging.getLogger(__name__)
 Image = Path | Stretch
@@ -123,20 +123,25 @@ class Gathering:
         splits = self._splits(seed)
         for split in SPLITS:
             if not splits[split]:
-                raise DataError(f"the {split} split of {printable(self.root)} is empty: {self._why()}")
+                raise DataError(f"the {split} split of {self.place} is empty: {self._why()}")
         examples = {
             split: sorted((self._example(path) for path in splits[split]), key=lambda example: example.name)
             for split in SPLITS
         }
         sizes = ", ".join(f"{len(examples[split]):,} {split}" for split in SPLITS)
         total = sum(len(example.captions) for split in SPLITS for example in examples[split])
-        self.report.title = f"{self.name} in {printable(self.root)}: {sizes} photos, {total:,} captions"
+        self.report.title = f"{self.name} in {self.place}: {sizes} photos, {counted(total, 'caption')}"
         return Dataset(self.name, self.root, examples, self.report)
+
+    @property
+    def place(self) -> str:
+        """Where it lies, by a name that says so from anywhere: "." does not."""
+        return printable(self.root if self.root.name not in ("", "..") else self.root.resolve())
 
     def note(self, text: str) -> None:
         """A decision worth knowing: into the report, and announced at once."""
         self.report.notes.append(text)
-        log.warning("%s: %s", printable(self.root), text)
+        log.warning("%s: %s", self.place, text)
 
     def _locate(self, image: str) -> Image | None:
         paths = [] if self.images.escapes(image) else self.images.find(image)
@@ -186,11 +191,11 @@ class Gathering:
         if not self.captions:
             return f"no image has a caption; {self._worst()}"
         if len(self.captions) < len(SPLITS):
-            return f"only {len(self.captions)} captioned photos were found, and three splits need more; {self._worst()}"
+            return f"three splits need more than {counted(len(self.captions), 'captioned photo')}; {self._worst()}"
         return self._worst()
 
     def _worst(self) -> str:
         if self.report.ok:
             return "add photos with captions"
         fault = max(self.report.counts, key=self.report.counts.__getitem__)
-        return f"{self.report.counts[fault]:,} {FAULTS[fault]}, such as {self.report.examples[fault][0]}"
+        return f"{self.report.said(fault)}, such as {self.report.examples[fault][0]}"

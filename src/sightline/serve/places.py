@@ -31,7 +31,8 @@ class Places:
 
     def full(self) -> Refusal:
         seconds = self.batcher.seconds_for(self.taken)
-        return Refusal(429, f"{self.taken} photos are waiting already: try again later", {"Retry-After": str(seconds)})
+        photos = "1 photo is" if self.taken == 1 else f"{self.taken} photos are"
+        return Refusal(429, f"{photos} waiting already: try again later", {"Retry-After": str(seconds)})
 
 
 class Place:

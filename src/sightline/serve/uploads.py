@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from sightline.files import printable
+from sightline.files import counted, printable
 from sightline.serve.refusals import Refusal
 from sightline.serve.schemas import CaptionBody, Options, fault_line, given
 
@@ -129,4 +129,4 @@ def _from_base64(text: str, number: int) -> bytes:
 
 
 def too_many(max_photos: int) -> Refusal:
-    return Refusal(422, f"more than {max_photos} photos in one request: send them in several")
+    return Refusal(422, f"more than {counted(max_photos, 'photo')} in one request: send them in several")

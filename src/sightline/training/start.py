@@ -16,6 +16,7 @@ from torch import Tensor
 from sightline.captioner import resolve
 from sightline.checkpoint import load_checkpoint, load_model_tensors
 from sightline.errors import CheckpointError, ConfigError
+from sightline.files import counted
 from sightline.model import CaptionModel
 from sightline.tokenizers import Tokenizer
 
@@ -31,7 +32,7 @@ def start_tokenizer(name: str, captions: Iterable[str], new_words: int | None) -
     tokenizer = before.extended(captions, new_words)
     if new := tokenizer.tokens[before.size :]:
         shown = ", ".join(new[:8]) + (", …" if len(new) > 8 else "")
-        log.info("%d new words join the model's %d: %s", len(new), before.size, shown)
+        log.info("%s beside the model's %d: %s", counted(len(new), "new word"), before.size, shown)
     return tokenizer
 
 

@@ -24,7 +24,7 @@ from sightline.config import Recipe
 from sightline.data import Dataset, load_dataset
 from sightline.data.loader import Batch
 from sightline.errors import ConfigError, DataError, SightlineError
-from sightline.files import write_atomically
+from sightline.files import counted, write_atomically
 from sightline.metrics import score
 from sightline.progress import duration, track
 from sightline.training.objectives.base import token_losses
@@ -88,7 +88,8 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         every, trained = self.model.count()
-        log.info("%s parameters, %s trained; %d batches an epoch", f"{every:,}", f"{trained:,}", self.batches)
+        epoch = counted(self.batches, "batch")
+        log.info("%s parameters, %s trained; %s an epoch", f"{every:,}", f"{trained:,}", epoch)
         best: dict[str, Any] = self.progress.get("best_record") or {}
         self._score_start()
         self.last_saved = time.monotonic()
@@ -101,7 +102,8 @@ class Trainer:
                 self.progress["best_record"] = best
                 self.progress |= {"epoch": self.progress["epoch"] + 1, "batch": 0, "sums": {}}
                 if self.settings.patience and self.progress["bad"] >= self.settings.patience:
-                    log.info("no better dev %s for %d evaluations: done", self.settings.metric, self.settings.patience)
+                    times = counted(self.settings.patience, "evaluation")
+                    log.info("no better dev %s for %s: done", self.settings.metric, times)
                     self.progress["finished"] = True
                 self._save_state()
                 self._stop_if_interrupted()
