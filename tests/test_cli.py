@@ -120,6 +120,17 @@ def test_help_names_every_verb_and_imports_nothing_heavy():
         assert f"  {verb} " in done.stdout
 
 
+@pytest.mark.parametrize("verb", [[], ["recipes"]], ids=["sightline", "recipes"])
+def test_every_summary_fits_a_terminal_of_80_columns(
+    command: Command, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, summaries = command(*verb, "--help").out.partition("Commands:\n")
+    assert summaries
+    assert [line for line in summaries.splitlines() if not line.endswith((".", "/"))] == []
+    assert "..." not in summaries
+
+
 def test_version(command: Command):
     assert command("--version") == (0, f"sightline {sightline.__version__}\n", "")
 
@@ -208,6 +219,23 @@ def test_raw_gives_the_bare_words(command: Command, photos: list[Path], tiny_mod
 def test_standard_input_takes_a_photo(photos: list[Path], tiny_model: Path, command: Command):
     by_name = command("caption", photos[3], "--model", tiny_model).out
     assert process("caption", "-", "--model", tiny_model, input=photos[3].read_bytes()) == (0, by_name, "")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(b"", "is empty: give a photo, as in `sightline caption - < dog.jpg`"), (b"words", "is not an image: use JPEG")],
+)
+def test_standard_input_is_called_so(
+    command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
+):
+    monkeypatch.setattr(sys.modules["sightline.cli.caption"], "_standard_input", lambda: data)
+    outcome = command("caption", "-", "--model", tiny_model, "--csv")
+    assert outcome.code == 1
+    (complaint,) = outcome.complaints
+    assert complaint.startswith(f"error: standard input {reason}")
+    (row,) = csv.DictReader(io.StringIO(outcome.out))
+    assert row["source"] == "-"
+    assert row["error"].startswith(reason)
 
 
 def test_folders_patterns_and_addresses_name_the_same_photos_once(
@@ -338,6 +366,11 @@ def test_options_that_contradict_are_one_line(command: Command, photos: list[Pat
         assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), options
 
 
+def test_a_beam_of_none_is_one_fault_and_not_two(command: Command, photos: list[Path], tiny_model: Path):
+    outcome = command("caption", photos[0], "--model", tiny_model, "--beam", 0)
+    assert outcome.err == "error: decoding options: beam is 0, give 1 to 1000\n"
+
+
 # -- spoilt model folders ---------------------------------------------------------------------------------------------
 
 
@@ -422,6 +455,14 @@ def test_recipes_are_listed_shown_and_checked(command: Command, recipe: Path):
     assert 'title = "Tiny"' in shown.out
     assert command("recipes", "check").code == 0
     assert command("recipes", "check", recipe) == (0, f"{recipe}: fine\n", "")
+
+
+def test_a_recipe_is_shown_by_its_name_alone(command: Command, recipe: Path):
+    assert command("recipes", "own-photos") == command("recipes", "show", "own-photos")
+    assert command("recipes", recipe, "--set", "training.epochs=7").out.count("epochs = 7") == 1
+    outcome = command("recipes", "own-foto")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "did you mean 'own-photos'" in outcome.err
 
 
 def test_all_faults_of_a_recipe_come_at_once_with_the_nearest_names(command: Command, recipe: Path):

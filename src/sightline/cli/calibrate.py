@@ -24,7 +24,7 @@ def calibrate(
     batch_size: BatchSize = 16,
     format: Format = "auto",
 ) -> None:
-    """Fit a model's confidence on dev and write it to the model's folder as confidence.json."""
+    """Fit a model's confidence on dev photos. It is written to the model's folder, as confidence.json."""
     from rich.table import Table
 
     from sightline.calibration import calibrate as run

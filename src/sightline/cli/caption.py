@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
-from sightline.cli.console import complain, failure_line
+from sightline.cli.console import STDIN, complain, failure_line
 from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
 from sightline.files import atomic_path, find_images, local_path, printable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from sightline.captioner import Captioner
 
 FORMATS = ("text", "json", "jsonl", "csv", "parquet")
-STDIN = "-"
+EMPTY = "is empty: give a photo, as in `sightline caption - < dog.jpg`"
 MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
 
 
@@ -176,7 +177,10 @@ def _captions(
     if bar or not sys.stdout.isatty():  # on a terminal the captions themselves show how far along it is
         results = track(results, "captioning", len(images))
     for name, result in zip(images, results):
-        yield result if isinstance(result, Failure) else replace(result, source=name)
+        if isinstance(result, Failure):
+            yield _of_standard_input(result) if name == STDIN else result
+        else:
+            yield replace(result, source=name)
 
 
 def _standard_input() -> bytes:
@@ -185,6 +189,12 @@ def _standard_input() -> bytes:
     while len(data) < MOST_BYTES and (piece := os.read(sys.stdin.fileno(), 2**16)):
         data += piece
     return bytes(data)
+
+
+def _of_standard_input(failure: Failure) -> Failure:
+    """What is wrong with it, without the number of its bytes, which nobody asked for."""
+    reason = re.sub(r"^(the input|input of [\d,]+ bytes?) ", "", failure.reason)
+    return Failure(STDIN, EMPTY if reason.startswith("is empty") else reason)
 
 
 def _tell_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:

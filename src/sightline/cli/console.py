@@ -15,6 +15,7 @@ from sightline.types import Failure
 if TYPE_CHECKING:
     from rich.console import Console
 
+STDIN = "-"  # as a name
 SCORES = {
     "bleu_1": "BLEU-1",
     "bleu_2": "BLEU-2",
@@ -71,7 +72,7 @@ def complain(text: str) -> None:
 
 def failure_line(failure: Failure) -> str:
     """What could not be done with which input."""
-    name = printable(failure.source)
+    name = "standard input" if failure.source == STDIN else printable(failure.source)
     return failure.reason if failure.reason.startswith(name) else f"{name} {failure.reason}"
 
 

@@ -22,7 +22,7 @@ def export(
     ] = None,
     licence: Annotated[str, typer.Option("--licence", help="The model's licence, noted in sightline.json.")] = "",
 ) -> None:
-    """Write a model as ONNX graphs; a folder that has them is run by onnxruntime, and torch need not be imported."""
+    """Write a model as ONNX graphs. A folder that has them is run by onnxruntime, and torch need not be imported."""
     from sightline.serve.built import copy_page
 
     site = web and web.expanduser()

@@ -19,7 +19,7 @@ def features(
         typer.Option("--ray", metavar="[ADDRESS]", help="On a Ray cluster, or on all of this machine's devices."),
     ] = None,
 ) -> None:
-    """Compute a frozen encoder's features ahead of training, on one machine or many; training finds them."""
+    """Compute a frozen encoder's features ahead of training. One machine or many may do so; training finds them."""
     from sightline.bulk.features import build_features
 
     for folder in build_features(recipe, list(overrides or ()), data, format, ray):

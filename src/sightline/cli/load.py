@@ -15,7 +15,7 @@ def load(
         str | None, typer.Option("--revision", help="A branch, tag or commit.", show_default="the newest")
     ] = None,
 ) -> None:
-    """Fetch a model from the Hugging Face hub; then every verb takes --model OWNER/MODEL, offline too."""
+    """Fetch a model from the Hugging Face hub. Then every verb takes --model OWNER/MODEL, offline too."""
     from sightline.hub import load_from_hub
 
     checkpoint = load_from_hub(name, revision)

@@ -24,7 +24,7 @@ def models(
         typer.Argument(help="Model folders, or folders of them.", show_default="the shipped, the loaded, runs/"),
     ] = None,
 ) -> None:
-    """List models: parameters, size, what they scored on dev, whether they know how sure they are, what runs them."""
+    """List models, with sizes and scores on dev. Also: whether they know how sure they are, and what runs them."""
     from rich.table import Table
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)

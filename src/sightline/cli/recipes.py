@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from sightline.cli.console import complain, console
 from sightline.cli.options import Overrides
 
-recipes = typer.Typer(name="recipes", help="List, show and check recipes.", rich_markup_mode=None)
+
+class ByName(TyperGroup):
+    """``sightline recipes NAME`` shows that recipe: whoever has just seen the list types its name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
+recipes = typer.Typer(
+    name="recipes",
+    cls=ByName,
+    help="List recipes, show one by its name, check one's own.",
+    subcommand_metavar="[NAME | COMMAND] [ARGS]...",
+    rich_markup_mode=None,
+)
 
 
 @recipes.callback(invoke_without_command=True)
@@ -45,7 +60,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Recipes or .toml files; all shipped ones if none.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Say everything that is wrong with recipes, without training anything."""
+    """Say everything that is wrong with recipes. Nothing is trained."""
     from sightline.config import load_recipe, recipe_names
     from sightline.errors import ConfigError
 

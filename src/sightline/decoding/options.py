@@ -57,7 +57,7 @@ class DecodingOptions:
             (self.no_repeat_ngram >= 0, f"no_repeat_ngram is {self.no_repeat_ngram}, give 0 (off) or more"),
             (1 <= self.candidates <= MOST, f"candidates is {self.candidates}, give 1 to {MOST}"),
             (
-                self.sample or self.candidates <= self.beam,
+                self.sample or self.candidates <= max(1, self.beam),
                 f"candidates is {self.candidates} but beam is {self.beam}, widen the beam or ask for fewer",
             ),
             (
