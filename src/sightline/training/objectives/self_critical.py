@@ -45,12 +45,12 @@ class SelfCritical(Objective):
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
         model.decoder.eval()
+        features = model.features(batch.photos)  # once: a trained encoder is most of the work
         with torch.no_grad():
-            features = model.features(batch.photos)
-        tokens = self._draw(model.decoder, features)  # (B*S, T), start first
-        rewards = self._score(tokens, np.repeat(batch.indices, self.samples)).view(-1, self.samples)  # (B, S)
-        advantage = (rewards - self._baseline(model.decoder, features, batch, rewards)).flatten()
-        output = model(batch.photos, tokens[:, :-1])
+            tokens = self._draw(model.decoder, features)  # (B*S, T), start first
+            rewards = self._score(tokens, np.repeat(batch.indices, self.samples)).view(-1, self.samples)  # (B, S)
+            advantage = (rewards - self._baseline(model.decoder, features, batch, rewards)).flatten()
+        output = model(features, tokens[:, :-1])
         tempered = DecoderOutput(output.logits / self.temperature)  # the policy that drew them
         nll, _, _ = token_losses(tempered, tokens, self.pad)
         count = batch.caption_count / max(1, len(batch.tokens) / len(batch.indices)) * self.samples
