@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: one thread each
 
 import pytest
+from commands import Command, Outcome
 from drawings import DRAWINGS, EVERY
+
+from sightline import progress
 
 
 def make_flickr8k(root: Path) -> Path:
@@ -78,3 +85,42 @@ def tiny_model(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactor
     recipe = '[tokenizer]\nname = "word"\nmin_count = 1\n'
     save_checkpoint(folder, Checkpoint(CaptionModel(encoder, decoder), tokenizer, {"beam": 2}, recipe=recipe))
     return folder
+
+
+@pytest.fixture
+def own_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A model folder free to be spoilt."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+@pytest.fixture
+def photos(tiny_flickr8k_kept: Path) -> list[Path]:
+    return sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command sets logging up for the rest of its process, which here is all the other tests'."""
+    ours, root = logging.getLogger("sightline"), logging.getLogger()
+    before = ours.handlers, ours.propagate, ours.level, list(root.handlers)
+    yield
+    ours.handlers, ours.propagate, root.handlers = before[0], before[1], before[3]
+    ours.setLevel(before[2])
+    progress.use_terminal(False)
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command without a new process, which would spend two seconds importing torch each time."""
+    from sightline.cli import run
+
+    for name in ("PYTHONWARNINGS", "HF_HUB_VERBOSITY", "TORCH_CPP_LOG_LEVEL", "HF_HUB_DISABLE_PROGRESS_BARS"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+    def call(*arguments: object) -> Outcome:
+        capfd.readouterr()
+        code = run(list(map(str, arguments)))
+        return Outcome(code, *capfd.readouterr())
+
+    with warnings.catch_warnings():
+        yield call

@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import logging
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from commands import ENVIRONMENT, Command, process, tiny_recipe
 from safetensors.torch import load_file, save_file
 
 import sightline
-from sightline import progress
-from sightline.cli import run
-
-RECIPE = """
-title = "Tiny"
-[tokenizer]
-name = "word"
-min_count = 1
-max_length = 12
-[encoder]
-name = "patches"
-image_size = 32
-patch_size = 8
-width = 16
-blocks = 1
-heads = 2
-[decoder]
-name = "transformer"
-width = 16
-heads = 2
-blocks = 1
-[training]
-epochs = 1
-batch_size = 4
-"""
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaints(self) -> list[str]:
-        return self.err.splitlines()
-
-
-Command = Callable[..., Outcome]
-
-
-def process(*arguments: object, **options) -> Outcome:
-    """The real command in a process of its own."""
-    line = [sys.executable, "-m", "sightline", *map(str, arguments)]
-    done = subprocess.run(line, capture_output=True, timeout=300, env=ENVIRONMENT, **options)
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """The same without a new process, which would spend two seconds importing torch each time."""
-    ours, root = logging.getLogger("sightline"), logging.getLogger()
-    before = ours.handlers, ours.propagate, ours.level, list(root.handlers)
-    for name in ("PYTHONWARNINGS", "HF_HUB_VERBOSITY", "TORCH_CPP_LOG_LEVEL", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-
-    def call(*arguments: object) -> Outcome:
-        capfd.readouterr()
-        code = run(list(map(str, arguments)))
-        return Outcome(code, *capfd.readouterr())
-
-    with warnings.catch_warnings():
-        yield call
-    ours.handlers, ours.propagate, root.handlers = before[0], before[1], before[3]
-    ours.setLevel(before[2])
-    progress.use_terminal(False)
-
-
-@pytest.fixture
-def photos(tiny_flickr8k_kept: Path) -> list[Path]:
-    return sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())
-
-
-@pytest.fixture
-def own_model(tiny_model: Path, tmp_path: Path) -> Path:
-    """A model folder free to be spoilt."""
-    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
-    path.write_text(RECIPE)
+    path.write_text(tiny_recipe())
     return path
 
 
@@ -196,179 +114,6 @@ def test_a_reader_that_went_away_is_no_error(photos: list[Path], tiny_model: Pat
         assert running.wait(timeout=120) == 141
         assert running.stderr is not None
         assert running.stderr.read() == b""
-
-
-# -- caption ----------------------------------------------------------------------------------------------------------
-
-
-def test_one_photo_gives_just_its_sentence(photos: list[Path], tiny_model: Path):
-    outcome = process("caption", photos[0], "--model", tiny_model)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.endswith(".\n")
-    assert outcome.out[0].isupper()
-    assert "\t" not in outcome.out
-
-
-def test_raw_gives_the_bare_words(command: Command, photos: list[Path], tiny_model: Path):
-    raw = command("caption", photos[0], "--model", tiny_model, "--raw").out
-    sentence = command("caption", photos[0], "--model", tiny_model).out
-    assert raw.islower()
-    assert sentence == raw.strip().capitalize() + ".\n"
-
-
-def test_standard_input_takes_a_photo(photos: list[Path], tiny_model: Path, command: Command):
-    by_name = command("caption", photos[3], "--model", tiny_model).out
-    assert process("caption", "-", "--model", tiny_model, input=photos[3].read_bytes()) == (0, by_name, "")
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [(b"", "is empty: give a photo, as in `sightline caption - < dog.jpg`"), (b"words", "is not an image: use JPEG")],
-)
-def test_standard_input_is_called_so(
-    command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
-):
-    monkeypatch.setattr(sys.modules["sightline.cli.caption"], "_standard_input", lambda: data)
-    outcome = command("caption", "-", "--model", tiny_model, "--csv")
-    assert outcome.code == 1
-    (complaint,) = outcome.complaints
-    assert complaint.startswith(f"error: standard input {reason}")
-    (row,) = csv.DictReader(io.StringIO(outcome.out))
-    assert row["source"] == "-"
-    assert row["error"].startswith(reason)
-
-
-def test_folders_patterns_and_addresses_name_the_same_photos_once(
-    command: Command, photos: list[Path], tiny_model: Path
-):
-    folder = photos[0].parent
-    inputs = (folder, f"{folder}/red*.jpg", photos[0].as_uri(), photos[1])
-    lines = command("caption", *inputs, "--model", tiny_model).out.splitlines()
-    assert [line.split("\t")[0] for line in lines] == [str(photo) for photo in photos]
-
-
-def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
-    def ask(*options: object) -> str:
-        outcome = command("caption", *photos[:3], "--model", tiny_model, *options)
-        assert (outcome.code, outcome.err) == (0, "")
-        return outcome.out
-
-    array = json.loads(ask("--json"))
-    assert [row["source"] for row in array] == [str(photo) for photo in photos[:3]]
-    assert [json.loads(line) for line in ask("--jsonl").splitlines()] == array
-    rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
-    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "strangeness", "finished", "error"]
-    assert [row["caption"] for row in rows] == [row["caption"] for row in array]
-    assert ask("-o", tmp_path / "new" / "captions.json") == ""
-    assert json.loads((tmp_path / "new" / "captions.json").read_text()) == array
-
-
-def test_a_table_has_a_row_for_every_photo_that_failed(
-    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path
-):
-    bad, gone = tmp_path / "bad.jpg", tmp_path / "gone.jpg"
-    bad.write_bytes(b"no picture")
-    outcome = command("caption", photos[0], bad, gone, photos[1], "--model", tiny_model, "--csv", "--alt")
-    assert outcome.code == 1
-    assert len(outcome.complaints) == 2
-    rows = {row["source"]: row for row in csv.DictReader(io.StringIO(outcome.out))}
-    assert set(rows) == {str(path) for path in (photos[0], bad, gone, photos[1])}
-    assert "is not an image" in rows[str(bad)]["error"]
-    assert rows[str(gone)]["error"].startswith("does not exist")
-    assert (rows[str(bad)]["caption"], rows[str(bad)]["confidence"], rows[str(bad)]["alt"]) == ("", "", "")
-    fine = rows[str(photos[0])]
-    assert (fine["error"], fine["unsure"]) == ("", "false")
-    assert fine["alt"] == fine["caption"].capitalize() + "."
-    outcome = command("caption", gone, "--model", tiny_model, "--csv")
-    assert outcome.code == 1
-    assert [row["source"] for row in csv.DictReader(io.StringIO(outcome.out))] == [str(gone)]
-
-
-def test_alt_text(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
-    sentence = command("caption", photos[0], "--model", tiny_model).out
-    assert command("caption", photos[0], "--model", tiny_model, "--alt").out == sentence
-    row = json.loads(command("caption", photos[0], "--model", tiny_model, "--alt", "--jsonl").out)
-    assert row["alt"] == sentence.strip()
-    outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "--raw")
-    assert (outcome.code, outcome.complaints) == (2, ["error: --alt and --raw exclude each other: choose one"])
-    outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "-o", f"{tmp_path}/out/")
-    assert outcome.code == 2
-    assert "--alt does not go with bulk jobs" in outcome.err
-
-
-def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: list[Path], tiny_model: Path):
-    assert len(command("caption", photos[0], "--model", tiny_model, "--candidates", 4).out.splitlines()) == 4
-    row = json.loads(command("caption", photos[0], "--model", tiny_model, "--candidates", 4, "--jsonl").out)
-    assert len(row["others"]) == 3
-
-
-def test_sampling_repeats_with_its_seed(command: Command, photos: list[Path], tiny_model: Path):
-    def draw(seed: int) -> str:
-        options = ("--sample", "--temperature", 2, "--seed", seed)
-        return command("caption", photos[0], "--model", tiny_model, *options).out
-
-    assert draw(1) == draw(1)
-    assert len({draw(seed) for seed in range(5)}) > 1
-
-
-def test_two_models_make_an_ensemble(command: Command, photos: list[Path], tiny_model: Path):
-    alone = command("caption", photos[0], "--model", tiny_model).out
-    assert command("caption", photos[0], "--model", tiny_model, "--model", tiny_model).out == alone
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("text.jpg", b"these are words, not a picture", "is not an image"),
-        ("half.jpg", "half", "cut off"),
-        ("empty.png", b"", "is empty"),
-        ("missing.jpg", None, "does not exist"),
-    ],
-)
-def test_a_bad_photo_is_one_line_and_the_others_are_captioned(
-    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path, name: str, content, words: str
-):
-    bad = tmp_path / name
-    if content is not None:
-        whole = photos[0].read_bytes()
-        bad.write_bytes(whole[: len(whole) // 2] if content == "half" else content)
-    outcome = command("caption", photos[0], bad, photos[1], "--model", tiny_model)
-    assert outcome.code == 1
-    assert [line.split("\t")[0] for line in outcome.out.splitlines()] == [str(photos[0]), str(photos[1])]
-    assert len(outcome.complaints) == 1
-    assert outcome.err.startswith(f"error: {bad} ")
-    assert words in outcome.err
-    assert outcome.err.count(str(bad)) == 1
-
-
-def test_a_mixed_folder_in_a_real_process(photos: list[Path], tiny_model: Path, tmp_path: Path):
-    shutil.copy(photos[0], tmp_path / "b.jpg")
-    (tmp_path / "a.jpg").write_bytes(b"no")
-    (tmp_path / "c.jpg").write_bytes(b"")
-    (tmp_path / "notes.txt").write_text("not asked for")
-    outcome = process("caption", tmp_path, "http://example.org/x.jpg", "--model", tiny_model, "--json")
-    assert outcome.code == 1
-    assert [row["source"] for row in json.loads(outcome.out)] == [str(tmp_path / "b.jpg")]
-    assert len(outcome.complaints) == 3
-    assert all(line.startswith("error: ") for line in outcome.complaints)
-
-
-def test_nothing_but_bad_photos_leaves_valid_json(command: Command, tiny_model: Path, tmp_path: Path):
-    (tmp_path / "a.jpg").write_bytes(b"no")
-    outcome = command("caption", tmp_path, "--model", tiny_model, "--json")
-    assert outcome.code == 1
-    assert json.loads(outcome.out) == []
-
-
-def test_options_that_contradict_are_one_line(command: Command, photos: list[Path], tiny_model: Path):
-    for options in (("--top-k", 3), ("--max-length", 99), ("--beam", 0), ("--candidates", 5, "--beam", 2)):
-        outcome = command("caption", photos[0], "--model", tiny_model, *options)
-        assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), options
-
-
-def test_a_beam_of_none_is_one_fault_and_not_two(command: Command, photos: list[Path], tiny_model: Path):
-    outcome = command("caption", photos[0], "--model", tiny_model, "--beam", 0)
-    assert outcome.err == "error: decoding options: beam is 0, give 1 to 1000\n"
 
 
 # -- spoilt model folders ---------------------------------------------------------------------------------------------

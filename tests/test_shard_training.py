@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import tiny_recipe
 from safetensors.torch import load_file, save_file
 
 import sightline
@@ -25,26 +26,6 @@ from sightline.errors import ConfigError, DataError
 from sightline.images import open_image
 from sightline.training.feature_cache import FeatureCache
 
-RECIPE = """
-title = "Tiny"
-[tokenizer]
-name = "word"
-min_count = 1
-max_length = 12
-[encoder]
-name = "test_vit"
-image_size = 32
-[decoder]
-name = "transformer"
-width = 16
-heads = 2
-blocks = 1
-dropout = 0.0
-[training]
-epochs = 1
-batch_size = 4
-"""
-
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,7 +35,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     save_file(timm.create_model("test_vit", pretrained=False).state_dict(), tmp_path / "vit.safetensors")
     path = tmp_path / "tiny.toml"
-    path.write_text(RECIPE.replace("image_size", f'weights = "{tmp_path}/vit.safetensors"\nimage_size'))
+    path.write_text(tiny_recipe(f'name = "test_vit"\nweights = "{tmp_path}/vit.safetensors"\nimage_size = 32'))
     return path
 
 
