@@ -13,13 +13,14 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import wait_until
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
 pytest.importorskip("python_multipart")
@@ -41,53 +42,63 @@ PATIENCE = 60
 
 
 class Recorder:
-    """Doubles numbers, notes which came together, and can be held up."""
+    """Doubles numbers in two halves, notes which came together, and can be held up in the first."""
 
-    def __init__(self, open_: bool = True) -> None:
+    def __init__(self, open_: bool = True, threads: int = 1, at_once: int = 2) -> None:
+        self.threads, self.at_once = threads, at_once
+        self.looks: list[list[int]] = []
         self.batches: list[list[int]] = []
+        self.crowded: list[bool] = []  # in the order of the calls
         self.gate, self.entered = threading.Event(), threading.Event()
         if open_:
             self.gate.set()
 
-    def __call__(self, question: str, items: Iterable[int]) -> list[int]:
-        self.batches.append(list(items))
+    def look(self, items: Sequence[int], crowded: bool) -> list[int]:
+        self.looks.append(list(items))
+        self.crowded.append(crowded)
         self.entered.set()
         assert self.gate.wait(PATIENCE)
-        if 13 in self.batches[-1]:
+        if 13 in items:
             raise ValueError("unlucky")
+        return [item + 100 for item in items]
+
+    def tell(self, seen: Sequence[int], question: Any, crowded: bool) -> list[int]:
+        self.batches.append([item - 100 for item in seen])
+        self.crowded.append(crowded)
+        if 17 in self.batches[-1]:
+            raise ValueError("unluckier")
         return [2 * item for item in self.batches[-1]]
 
 
 def submit(batcher: Batcher, items: Iterable[int], question: Any = "q") -> list[Any]:
-    items = list(items)
-    batcher.expect(len(items))
     return [batcher.submit(item, question) for item in items]
 
 
-def test_what_waits_is_computed_together_up_to_the_limit():
-    run = Recorder(open_=False)
-    batcher = Batcher(run, most=4, wait=0)
+def test_what_comes_while_a_batch_is_looked_at_joins_it_up_to_the_limit():
+    work = Recorder(open_=False)
+    batcher = Batcher(work, most=4)
     batcher.start()
     first = submit(batcher, [0])
-    assert run.entered.wait(PATIENCE)
+    assert work.entered.wait(PATIENCE)
     others = submit(batcher, range(1, 7))
-    run.gate.set()
+    work.gate.set()
     assert [answer.result(PATIENCE) for answer in first + others] == [0, 2, 4, 6, 8, 10, 12]
-    assert run.batches == [[0], [1, 2, 3, 4], [5, 6]]
+    assert work.looks == [[0], [1, 2], [3], [4, 5], [6]]
+    assert work.batches == [[0, 1, 2, 3], [4, 5, 6]]
     batcher.stop()
 
 
 def test_only_equal_questions_go_together_and_nobody_is_overtaken_for_ever():
-    run = Recorder(open_=False)
-    batcher = Batcher(run, most=4, wait=0)
+    work = Recorder(open_=False)
+    batcher = Batcher(work, most=2)
     batcher.start()
     answers = submit(batcher, [0])
-    assert run.entered.wait(PATIENCE)
-    for number in range(1, 5):
+    assert work.entered.wait(PATIENCE)
+    for number in range(1, 6):
         answers += submit(batcher, [number], "odd" if number % 2 else "even")
-    run.gate.set()
-    assert [answer.result(PATIENCE) for answer in answers] == [0, 2, 4, 6, 8]
-    assert run.batches == [[0], [1, 3], [2, 4]]
+    work.gate.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [0, 2, 4, 6, 8, 10]
+    assert work.batches == [[0], [1, 3], [2, 4], [5]]
     batcher.stop()
 
 
@@ -96,109 +107,103 @@ def test_what_takes_long_goes_one_by_one_and_stops_when_it_is_given_up():
     class Long:
         alone: bool = True
 
-    run = Recorder(open_=False)
-    batcher = Batcher(run, most=4, wait=0)
+    work = Recorder(open_=False)
+    batcher = Batcher(work, most=4)
     batcher.start()
     answers = submit(batcher, [0, 1, 2, 3], Long())
-    assert run.entered.wait(PATIENCE)
+    assert work.entered.wait(PATIENCE)
     assert all(answer.cancel() for answer in answers[2:])
-    run.gate.set()
+    work.gate.set()
     assert [answer.result(PATIENCE) for answer in answers[:2]] == [0, 2]
     batcher.stop()
-    assert run.batches == [[0], [1]]
+    assert work.batches == [[0], [1]]
 
 
-def test_a_batch_stays_open_for_those_on_their_way_and_not_longer():
-    run = Recorder()
-    batcher = Batcher(run, most=8, wait=PATIENCE)
+def test_who_is_alone_has_all_cores_and_who_is_not_shares_them():
+    work = Recorder(threads=2)
+    batcher = Batcher(work, most=4)
     batcher.start()
-    batcher.expect(3)
-    answers = [batcher.submit(1, "q"), batcher.submit(2, "q")]
-    assert not run.entered.wait(0.05)
-    batcher.expect(-1)  # the third will not come
-    assert [answer.result(PATIENCE) for answer in answers] == [2, 4]
-    assert run.batches == [[1, 2]]
-    batcher.stop()
+    for number in range(3):
+        assert submit(batcher, [number])[0].result(PATIENCE) == 2 * number
+        wait_until(lambda: not batcher._busy, "the thread to be free")
+    assert work.crowded == [False] * 6, "a look and a tell of each"
 
-
-def test_who_leaves_while_a_batch_is_open_leaves_the_thread_alive():
-    run = Recorder()
-    batcher = Batcher(run, most=8, wait=PATIENCE)
-    batcher.start()
-    batcher.expect(2)
-    leaving = batcher.submit(1, "q")
-    assert not run.entered.wait(0.05)
-    assert leaving.cancel()
-    batcher.expect(-1)
-    assert submit(batcher, [2])[0].result(PATIENCE) == 4
-    assert run.batches == [[2]]
-    batcher.stop()
-
-
-def test_a_lone_caller_does_not_wait():
-    batcher = Batcher(Recorder(), most=8, wait=10 * PATIENCE)
-    batcher.start()
-    assert submit(batcher, [7])[0].result(PATIENCE) == 14
+    work.gate.clear()
+    work.entered.clear()
+    answers = submit(batcher, [3])
+    assert work.entered.wait(PATIENCE)
+    work.entered.clear()
+    answers += submit(batcher, [4])
+    assert work.entered.wait(PATIENCE), "the second thread does not wait for the first"
+    work.gate.set()
+    assert [answer.result(PATIENCE) for answer in answers] == [6, 8]
+    assert work.crowded[6:8] == [False, True]
     batcher.stop()
 
 
 def test_a_bad_item_spoils_none_of_its_neighbours():
-    run = Recorder(open_=False)
-    batcher = Batcher(run, most=4, wait=0)
+    work = Recorder(open_=False, at_once=8)
+    batcher = Batcher(work, most=8)
     batcher.start()
-    first = submit(batcher, [0])[0]
-    assert run.entered.wait(PATIENCE)
-    good, bad, also_good = submit(batcher, [1, 13, 2])
-    run.gate.set()
-    assert (first.result(PATIENCE), good.result(PATIENCE), also_good.result(PATIENCE)) == (0, 2, 4)
-    with pytest.raises(ValueError, match="unlucky"):
-        bad.result(PATIENCE)
+    answers = submit(batcher, [0])
+    assert work.entered.wait(PATIENCE)
+    answers += submit(batcher, [1, 13, 2, 17, 3])
+    work.gate.set()
+    for answer, expected in zip(answers, [0, 2, "unlucky", 4, "unluckier", 6]):
+        if isinstance(expected, int):
+            assert answer.result(PATIENCE) == expected
+        else:
+            with pytest.raises(ValueError, match=expected):
+                answer.result(PATIENCE)
+    assert batcher.alive
     batcher.stop()
 
 
 def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
-    run = Recorder(open_=False)
-    batcher = Batcher(run, most=4, wait=0)
+    work = Recorder(open_=False, threads=2, at_once=1)
+    batcher = Batcher(work, most=1)
     batcher.start()
-    first = submit(batcher, [0])[0]
-    assert run.entered.wait(PATIENCE)
-    gone, kept = submit(batcher, [1, 2])
+    running = submit(batcher, [0, 1])
+    wait_until(lambda: len(work.looks) == 2, "both threads")
+    gone, kept = submit(batcher, [2, 3])
     assert gone.cancel()
-    assert not first.cancel(), "it is being computed"
+    assert not running[0].cancel(), "it is being computed"
     stopping = threading.Thread(target=batcher.stop)
     stopping.start()
-    run.gate.set()
+    work.gate.set()
     stopping.join(PATIENCE)
     assert not batcher.alive
-    assert (first.result(0), kept.result(0)) == (0, 4)
-    assert run.batches == [[0], [2]]
+    assert [answer.result(0) for answer in (*running, kept)] == [0, 2, 6]
+    assert sorted(work.batches) == [[0], [1], [3]]
 
 
 def test_an_answer_keeps_its_photo_alive_no_longer():
     class Photo:
-        pass
+        def __add__(self, number: int) -> int:
+            return 7 + number
 
-    batcher = Batcher(lambda question, items: [None for _ in items], most=4, wait=0)
+    work = Recorder()
+    batcher = Batcher(work, most=4)
     batcher.start()
     gc.disable()  # what waits to be found by it is memory taken meanwhile, half a megabyte for each photo
     try:
-        batcher.expect(1)
         photo = Photo()
         gone = weakref.ref(photo)
         answer = batcher.submit(photo, "q")
-        answer.result(PATIENCE)
+        assert answer.result(PATIENCE) == 14
         del photo
-        batcher.stop()
-        assert gone() is None
+        work.looks.clear()
+        wait_until(lambda: gone() is None, "the photo to go")
     finally:
         gc.enable()
+    batcher.stop()
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
 
 
 def test_places_are_given_back_however_a_request_ends():
-    batcher = Batcher(Recorder(), most=4, wait=0)
+    batcher = Batcher(Recorder(), most=4)
     places = Places(3, batcher)
     with places.take() as place:
         place.widen(3)
@@ -211,7 +216,7 @@ def test_places_are_given_back_however_a_request_ends():
         raise KeyError
     with pytest.raises(Refusal), places.take() as place:
         place.widen(4)
-    assert (places.taken, batcher._coming) == (0, 0)
+    assert places.taken == 0
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -222,7 +227,6 @@ def test_places_are_given_back_however_a_request_ends():
     [
         ({"port": 70000}, "--port is 70000"),
         ({"max_bytes": 0}, "--max-bytes is 0"),
-        ({"wait_ms": -1}, "--wait-ms is -1"),
         ({"timeout": 0}, "--timeout is 0"),
         ({"queue": 2, "max_photos": 3}, "queue is 2, but a request may bring max_photos 3"),
         ({"cors_origins": ("example.org",)}, "--cors-origin"),
@@ -295,6 +299,8 @@ class Described:
 class StandIn:
     """In place of a model: says how many bytes each photo has, when its gate is open."""
 
+    threads, at_once = 1, 4
+
     def __init__(self) -> None:
         self.gate = threading.Event()
 
@@ -304,9 +310,12 @@ class StandIn:
     def prepare(self, data: bytes, maps: bool) -> int:
         return len(data)
 
-    def describe(self, question: Question, photos: Iterable[int]) -> list[Described]:
+    def look(self, photos: Sequence[int], crowded: bool) -> Sequence[int]:
         assert self.gate.wait(PATIENCE)
-        return [Described(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0)) for size in photos]
+        return photos
+
+    def tell(self, seen: Sequence[int], question: Question, crowded: bool) -> list[Described]:
+        return [Described(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0)) for size in seen]
 
 
 class Caller:
@@ -520,6 +529,7 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
     assert question.alone
     assert not describer.question({}, maps=False).alone
     photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
-    told = as_explanation(describer.describe(question, [describer.prepare(photo, maps=True)])[0])
+    seen = describer.look([describer.prepare(photo, maps=True)], crowded=False)
+    told = as_explanation(describer.tell(seen, question, crowded=False)[0])
     assert told["method"] == "occlusion"
     assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []

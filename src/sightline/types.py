@@ -7,6 +7,7 @@ The K captions of one photo are neighbours: row ``b * K + k`` of any (B*K, ...) 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,13 @@ class ImageFeatures:
 
     def __getitem__(self, index: slice | Tensor) -> ImageFeatures:
         return replace(self, grid=self.grid[index], pooled=self.pooled[index])
+
+    @classmethod
+    def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
+        """Those of several batches as one."""
+        join = import_module("torch" if hasattr(parts[0].pooled, "index_select") else "numpy").concatenate
+        grid, pooled = join([part.grid for part in parts]), join([part.pooled for part in parts])
+        return replace(parts[0], grid=grid, pooled=pooled)
 
 
 @dataclass(frozen=True)

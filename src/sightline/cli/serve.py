@@ -45,9 +45,6 @@ def serve(
     max_photos: Annotated[int, typer.Option("--max-photos", help="Of a request.")] = 16,
     queue: Annotated[int, typer.Option("--queue", help="Photos in the house at once; then callers get 429.")] = 64,
     batch: Annotated[int, typer.Option("--batch", help="Photos captioned at once.")] = 16,
-    wait_ms: Annotated[
-        float, typer.Option("--wait-ms", help="How long a photo waits for others that are on their way.")
-    ] = 10,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for a request, upload included.")] = 30,
     cors_origin: Annotated[
         list[str] | None,
@@ -76,7 +73,7 @@ def serve(
 
     settings = make_settings(
         host=host, port=port, token=_token(token_file), max_bytes=max_bytes, max_pixels=max_pixels,
-        max_photos=max_photos, queue=queue, batch=batch, wait_ms=wait_ms, timeout=timeout,
+        max_photos=max_photos, queue=queue, batch=batch, timeout=timeout,
         cors_origins=tuple(cors_origin or ()), allowed_hosts=tuple(name.lower() for name in allow_host or ()),
     )  # fmt: skip
 

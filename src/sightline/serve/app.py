@@ -1,4 +1,4 @@
-"""The HTTP interface: what is answered where. Photos are opened in a small pool, captions computed in one thread."""
+"""The HTTP interface: what is answered where. Photos are opened in a small pool, captions computed in a few others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sightline.serve.guard import Guard, SecurityHeaders
 from sightline.serve.metrics import CONTENT_TYPE, Metrics
 from sightline.serve.openapi import openapi_document
 from sightline.serve.page_model import PageModel
-from sightline.serve.places import Place, Places
+from sightline.serve.places import Places
 from sightline.serve.refusals import Refusal, as_json, json_response
 from sightline.serve.settings import Settings
 from sightline.serve.site import Site
@@ -41,11 +41,11 @@ Answer = TypeVar("Answer")
 
 
 class Service:
-    """One model, its thread, the pool that feeds it, and who is in the house."""
+    """One model, its threads, the pool that feeds them, and who is in the house."""
 
     def __init__(self, describer: Describer, settings: Settings, paths: frozenset[str]):
         self.describer, self.settings = describer, settings
-        self.batcher = Batcher(describer.describe, settings.batch, settings.wait_ms / 1000)
+        self.batcher = Batcher(describer, settings.batch)
         self.places = Places(settings.queue, self.batcher)
         self.metrics = Metrics(paths, lambda: self.places.taken)
         self.batcher.note = self.metrics.computed
@@ -60,7 +60,7 @@ class Service:
                     upload = await self.read(request, maps)
                     arrived = True
                     place.widen(len(upload.photos))
-                    return await unless_hung_up(request, self.describe(upload, place, maps))
+                    return await unless_hung_up(request, self.describe(upload, maps))
             except TimeoutError:
                 seconds = f"{self.settings.timeout:g} seconds"
                 if not arrived:
@@ -86,13 +86,13 @@ class Service:
             return await self.in_pool(read_json, body, model, settings.max_photos)
         raise Refusal(415, f"the content type is {kind or 'missing'!r}: send {ACCEPTED}")
 
-    async def describe(self, upload: Upload, place: Place, maps: bool) -> dict[str, Any]:
+    async def describe(self, upload: Upload, maps: bool) -> dict[str, Any]:
         try:
             question = self.describer.question(upload.options, maps)
         except ConfigError as error:
             raise Refusal(422, str(error)) from None
         answers = await together(
-            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, question, place)
+            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, question)
             for number, data in enumerate(upload.photos, 1)
         )
         named = [
@@ -105,12 +105,11 @@ class Service:
 
         return {"explanations": [await self.in_pool(as_explanation, description) for description in named]}
 
-    async def describe_one(self, which: str, data: bytes, question: Question, place: Place) -> Any:
+    async def describe_one(self, which: str, data: bytes, question: Question) -> Any:
         try:
             photo = await self.in_pool(self.describer.prepare, data, question.maps)
         except ImageError as error:
             raise Refusal(422, f"{which}{error}") from None
-        place.expected -= 1
         return await asyncio.wrap_future(self.batcher.submit(photo, question))
 
     async def in_pool(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -186,7 +185,7 @@ def create_app(describer: Describer, settings: Settings, name: str, page: PageMo
     async def health() -> Response:
         """Whether the server works, which model it has, and what it accepts."""
         if not service.batcher.alive:
-            raise Refusal(503, "the model's thread has ended: restart the server")
+            raise Refusal(503, "one of the model's threads has ended: restart the server")
         limits = {name: getattr(settings, name) for name in schemas.LimitsOut.model_fields}
         return json_response(
             {

@@ -1,7 +1,7 @@
-"""One thread computes, and whatever waits for it goes together: the more callers, the larger the batches.
+"""A few threads compute, and whatever waits for them goes together: the more callers, the larger the batches.
 
-A lone caller never waits. Only while others are known to be on their way (`Batcher.expect`) does a batch that has room
-stay open, and then no longer than ``wait``.
+Nobody waits for company. Photos are looked at a few at a time and then put into words all at once: until then a batch
+is open to those that come meanwhile.
 """
 
 from __future__ import annotations
@@ -14,62 +14,70 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
-Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
+
+class Work(Protocol):
+    """What is done to an item, in two halves; ``crowded`` says whether there is more to do at the same time."""
+
+    threads: int  # that may do so at once
+    at_once: int  # items that are looked at together
+
+    def look(self, items: Sequence[Any], crowded: bool) -> Sequence[Any]: ...
+
+    def tell(self, seen: Sequence[Any], question: Any, crowded: bool) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    item: Any
-    question: Hashable  # jobs with equal ones can be computed together
+    item: Any  # and, once looked at, what was seen
+    question: Hashable  # jobs with equal ones can be told of together
     answer: Future[Any] = field(default_factory=Future)
 
 
 class Batcher:
-    """``run(question, items)`` gives one answer for each item; it is called in one thread, with at most ``most``.
+    """``work`` gives one answer for each item; at most ``most`` of them are in one batch.
 
     A question with a true ``alone`` takes long: its items go one by one, so that those given up meanwhile cost nothing.
     """
 
-    def __init__(self, run: Run, most: int, wait: float, note: Callable[[int, float], None] = lambda count, took: None):
-        self.run, self.most, self.wait, self.note = run, most, wait, note
+    def __init__(self, work: Work, most: int):
+        self.work, self.most = work, most
+        self.note: Callable[[int, float], None] = lambda count, took: None
         self.seconds_each = 0.0  # what an item took of late
         self._jobs: deque[Job] = deque()
-        self._coming = 0
+        self._busy = 0  # threads that have a batch
         self._stopping = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="sightline-model", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"sightline-model-{number}", daemon=True)
+            for number in range(work.threads)
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Finish what waits, then end; returns when all is done."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def expect(self, count: int) -> None:
-        """So many more items are on their way; negative: so many will not come after all."""
-        with self._changed:
-            self._coming += count
-            self._changed.notify()
+        return all(thread.is_alive() for thread in self._threads)
 
     def submit(self, item: Any, question: Hashable) -> Future[Any]:
-        """An expected item is here. Cancelling the future takes it out again, unless it is being computed already."""
+        """Cancelling the future takes the item out again, unless it is being computed already."""
         job = Job(item, question)
         with self._changed:
             if self._stopping:
                 raise RuntimeError("the batcher was stopped")
-            self._coming -= 1
             self._jobs.append(job)
             self._changed.notify()
         job.answer.add_done_callback(self._withdraw)  # which knows no item: an answer must not keep its photo alive
@@ -82,54 +90,69 @@ class Batcher:
 
     def seconds_for(self, count: int) -> int:
         """Whole seconds, at least one, in which so many items should be done."""
-        return max(1, math.ceil(count * self.seconds_each))
+        return max(1, math.ceil(count * self.seconds_each / len(self._threads)))
 
-    def _work(self) -> None:
-        while jobs := self._next():
+    def _run(self) -> None:
+        while jobs := self._first():
             began = time.perf_counter()
-            self._compute(jobs)
+            count = self._batch(jobs)
+            del jobs  # no photo is kept while waiting for the next
             took = time.perf_counter() - began
-            each = took / len(jobs)
+            each = took / count
             self.seconds_each = each if not self.seconds_each else 0.8 * self.seconds_each + 0.2 * each
-            self.note(len(jobs), took)
+            self.note(count, took)
+            with self._changed:
+                self._busy -= 1
 
-    def _next(self) -> list[Job]:
-        """The oldest job and all that fit to it; empty when the end has come."""
+    def _first(self) -> list[Job]:
+        """What a batch begins with; empty when the end has come."""
         with self._changed:
-            while True:
+            jobs: list[Job] = []
+            while not jobs:
                 self._changed.wait_for(lambda: self._jobs or self._stopping)
                 if not self._jobs:
                     return []
-                self._changed.wait_for(self._is_ready, timeout=self.wait)
-                if jobs := [job for job in self._take() if job.answer.set_running_or_notify_cancel()]:
-                    return jobs
+                jobs = self._take(self._jobs[0].question)
+            self._busy += 1
+            return jobs
 
-    def _take(self) -> list[Job]:
-        """None, where all that waited were withdrawn meanwhile."""
+    def _take(self, question: Hashable, count: int = 0) -> list[Job]:
+        """The oldest that fit to a batch of ``count``; none, where all that waited were withdrawn meanwhile."""
         chosen: list[Job] = []
         left: deque[Job] = deque()
+        most = 1 if getattr(question, "alone", False) else self.most
+        room = min(most - count, self.work.at_once)
         for job in self._jobs:
-            question = self._jobs[0].question
-            most = 1 if getattr(question, "alone", False) else self.most
-            fits = len(chosen) < most and job.question == question
-            (chosen if fits else left).append(job)
+            (chosen if len(chosen) < room and job.question == question else left).append(job)
         self._jobs = left
-        return chosen
+        return [job for job in chosen if job.answer.set_running_or_notify_cancel()]
 
-    def _is_ready(self) -> bool:
-        """Whether nothing is gained by waiting: enough are here, or nobody else is on the way."""
-        return len(self._jobs) >= self.most or self._coming <= 0 or self._stopping
+    def _batch(self, jobs: list[Job]) -> int:
+        """These, and those that come while they are looked at; how many there were."""
+        question, count = jobs[0].question, 0
+        seen: list[Job] = []
+        while jobs:
+            count += len(jobs)
+            seen += self._through(jobs, self.work.look, self._is_crowded(count))
+            with self._changed:
+                jobs = self._take(question, count)
+        for job in self._through(seen, self.work.tell, question, self._is_crowded(count)):
+            job.answer.set_result(job.item)
+        return count
 
-    def _compute(self, jobs: list[Job]) -> None:
+    def _is_crowded(self, count: int) -> bool:
+        return count > 1 or self._busy > 1 or bool(self._jobs)
+
+    def _through(self, jobs: list[Job], half: Callable[..., Sequence[Any]], *given: Any) -> list[Job]:
+        """The jobs with what one half of the work made of their items; those it failed for have their answer."""
+        if not jobs:
+            return []
         try:
-            answers = self.run(jobs[0].question, [job.item for job in jobs])
+            made = half([job.item for job in jobs], *given)
         except Exception as error:
-            if len(jobs) == 1:
-                log.exception("a photo could not be captioned")
-                jobs[0].answer.set_exception(error)
-            else:  # one bad item must not spoil its neighbours
-                for job in jobs:
-                    self._compute([job])
-            return
-        for job, answer in zip(jobs, answers):
-            job.answer.set_result(answer)
+            if len(jobs) > 1:  # one bad item must not spoil its neighbours
+                return [job for one in jobs for job in self._through([one], half, *given)]
+            log.exception("a photo could not be captioned")
+            jobs[0].answer.set_exception(error)
+            return []
+        return [Job(item, job.question, job.answer) for item, job in zip(made, jobs)]

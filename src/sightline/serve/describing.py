@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sightline.captioner import Captioner
 from sightline.explain.maps import scaled
 from sightline.explain.occlusion import occlusion_maps
+from sightline.exported import Exported
+from sightline.exported.runtime import all_threads
 from sightline.images import Box, open_image
-from sightline.types import Caption
+from sightline.types import Caption, ImageFeatures
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner
     from sightline.decoding import DecodingOptions
 
+THREADS = 4  # that compute, at most, each with its share of the cores
+MOST = 1000  # photos: as many as there are
 RUNNERS_UP = 5
 OTHERS = 5
 
@@ -47,6 +51,14 @@ class Photo:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the encoders made of a photo."""
+
+    features: tuple[ImageFeatures, ...]  # of one photo, one for each model
+    photo: Photo
+
+
+@dataclass(frozen=True)
 class Description:
     caption: Caption
     method: str  # attention or occlusion
@@ -54,8 +66,14 @@ class Description:
 
 
 class Describer:
+    """A lone photo is computed by all cores together; where there are more, each thread has its own and some cores.
+
+    Cores that share a photo wait for each other at every layer of the network: those with a photo each are done sooner.
+    """
+
     def __init__(self, captioner: Captioner, max_pixels: int):
         self.captioner = captioner
+        self.threads, self.at_once, self.part = divided(captioner)
         self.max_pixels = max_pixels
         self.attends = True  # until shown otherwise
 
@@ -79,12 +97,21 @@ class Describer:
         pixels = tuple(step.pixels(image) for step in steps)
         return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
 
-    def describe(self, question: Question, photos: Sequence[Photo]) -> list[Description]:
-        """Only ever called in the model's thread."""
-        every = zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
+    def look(self, photos: Sequence[Photo], crowded: bool) -> list[Seen]:
+        every = zip(self.fitting(crowded).models, zip(*(photo.pixels for photo in photos)))
         features = [model.encoder.look(np.stack(pixels)) for model, pixels in every]
-        captions = self.captioner.decode(features, question.options)
-        return [self._description(question, caption, photo) for caption, photo in zip(captions, photos)]
+        return [
+            Seen(tuple(own[place : place + 1] for own in features), replace(photo, pixels=()))
+            for place, photo in enumerate(photos)
+        ]
+
+    def tell(self, seen: Sequence[Seen], question: Question, crowded: bool) -> list[Description]:
+        features = [ImageFeatures.joined(own) for own in zip(*(one.features for one in seen))]
+        captions = self.fitting(crowded).decode(features, question.options)
+        return [self._description(question, caption, one.photo) for caption, one in zip(captions, seen)]
+
+    def fitting(self, crowded: bool) -> Captioner:
+        return self.part if crowded else self.captioner
 
     def _description(self, question: Question, caption: Caption, photo: Photo) -> Description:
         hidden = question.occlusion or any(word.attention is None for word in caption.words)
@@ -95,6 +122,18 @@ class Describer:
         maps = occlusion_maps(self.captioner, image, caption.tokens, words)
         found = tuple(replace(word, attention=own) for word, own in zip(caption.words, maps))
         return Description(replace(caption, words=found), "occlusion", photo.seen)
+
+
+def divided(captioner: Captioner) -> tuple[int, int, Captioner]:
+    """How many threads may caption side by side, how many photos each looks at together, and what it does so with."""
+    models = [model for model in captioner.checkpoints if isinstance(model, Exported)]
+    if len(models) < len(captioner.checkpoints):
+        return 1, MOST, captioner  # torch, which divides a batch among the cores by itself
+    threads = min(THREADS, all_threads())
+    if threads > 1:
+        memory = captioner.recall.memory if captioner.recall else None
+        captioner = Captioner([model.with_threads(all_threads() // threads) for model in models], memory=memory)
+    return threads, min(model.encoder.at_once for model in captioner.models), captioner
 
 
 def as_explanation(description: Description) -> dict[str, Any]:

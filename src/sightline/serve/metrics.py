@@ -25,7 +25,7 @@ class Metrics:
         self.seconds = Histogram("sightline_request_seconds", taken_by, ["path"], buckets=SECONDS, **ours)
         self.photos = Counter("sightline_photos", "Photos described.", **ours)
         self.batches = Histogram("sightline_batch_photos", "Photos computed at once.", buckets=SIZES, **ours)
-        self.computing = Counter("sightline_model_seconds", "Time the model's thread was busy.", **ours)
+        self.computing = Counter("sightline_model_seconds", "Time the model's threads were busy.", **ours)
         self.hung_up = Counter("sightline_hung_up", "Clients that left before their answer.", **ours)
         places = Gauge("sightline_places_taken", "Photos arriving, waiting or being captioned.", **ours)
         places.set_function(taken)

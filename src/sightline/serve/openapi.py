@@ -53,7 +53,7 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
                 operation["security"] = [{"token": []}]
                 answers["401"] = _refusal("The token is missing or wrong.")
     paths = document["paths"]
-    paths["/healthz"]["get"]["responses"]["503"] = _refusal("The model's thread has ended.")
+    paths["/healthz"]["get"]["responses"]["503"] = _refusal("One of the model's threads has ended.")
     paths["/metrics"]["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     if settings.token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

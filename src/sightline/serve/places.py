@@ -36,12 +36,11 @@ class Places:
 
 
 class Place:
-    """A request's places, and how many of its photos the batcher still expects."""
+    """A request's places."""
 
     def __init__(self, places: Places):
         self.places = places
         self.count = 0
-        self.expected = 0
 
     def widen(self, count: int) -> None:
         """Have ``count`` places in all, or be refused."""
@@ -49,11 +48,8 @@ class Place:
         if self.places.taken + more > self.places.most:
             raise self.places.full()
         self.places.taken += more
-        self.places.batcher.expect(more)
         self.count += more
-        self.expected += more
 
     def leave(self) -> None:
         self.places.taken -= self.count
-        self.places.batcher.expect(-self.expected)
-        self.count = self.expected = 0
+        self.count = 0

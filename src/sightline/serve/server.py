@@ -123,10 +123,10 @@ def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: s
 
 
 def warm_up(describer: Describer) -> None:
-    """Two captions of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
+    """Captions of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
     for maps in (False, True):
-        photo = describer.prepare(grey.getvalue(), maps)
-        (answer,) = describer.describe(describer.question({}, maps), [photo])
+        seen = describer.look([describer.prepare(grey.getvalue(), maps)], crowded=not maps)
+        (answer,) = describer.tell(seen, describer.question({}, maps), crowded=not maps)
         describer.attends &= answer.method == "attention"

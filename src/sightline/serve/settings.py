@@ -25,7 +25,6 @@ class Settings(BaseModel):
     max_photos: int = Field(16, ge=1, le=1000)  # of a request
     queue: int = Field(64, ge=1, le=100_000)  # photos in the house: arriving, waiting and being captioned
     batch: int = Field(16, ge=1, le=1000)  # photos captioned at once
-    wait_ms: float = Field(10, ge=0, le=10_000)  # how long a photo waits for others that are on their way
     timeout: float = Field(30, gt=0, le=3600)  # seconds from a request's head to its answer
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # further names this server goes by, e.g. behind a proxy
