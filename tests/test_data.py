@@ -1,9 +1,7 @@
-"""Every dataset format in every layout, sound and spoilt: what loads, what the report says, what is refused."""
+"""The published datasets in every layout, sound and spoilt; what the report says, and what is refused."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import re
 import shutil
@@ -11,63 +9,11 @@ from pathlib import Path
 
 import pytest
 from drawings import DEV, DRAWINGS, EVERY, TEST, TRAIN
+from layouts import SIZES, caption_rows, coco_annotations, draw_all, karpathy, names, refusal, sizes, write_csv
 
-from sightline.data import (
-    DATASETS,
-    load_dataset,
-    read_references,
-    read_results,
-    read_text,
-    verify_images,
-    write_results,
-)
+from sightline.data import DATASETS, load_dataset, verify_images
 from sightline.data.dataset import FAULTS, Dataset, Report
-from sightline.errors import ConfigError, DataError, SightlineError
-from sightline.files import atomic_path, counted, write_atomically
-
-SIZES = {"train": 8, "dev": 2, "test": 2}
-KARPATHY = {"train": "train", "dev": "val", "test": "test"}
-
-
-def sizes(dataset: Dataset) -> dict[str, int]:
-    return {split: len(examples) for split, examples in dataset.splits.items()}
-
-
-def names(dataset: Dataset, split: str) -> set[str]:
-    return {example.image.name for example in dataset.splits[split]}
-
-
-def refusal(kind: type[SightlineError], *arguments, **options) -> str:
-    with pytest.raises(kind) as caught:
-        load_dataset(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def draw_all(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for drawing in EVERY:
-        drawing.draw().save(folder / drawing.name)
-
-
-def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows(rows)
-
-
-def caption_rows() -> list[list[str]]:
-    return [[drawing.name, caption] for drawing in EVERY for caption in drawing.captions]
-
-
-def karpathy(extra: dict | None = None) -> dict:
-    images = []
-    for split, drawings in DRAWINGS.items():
-        for drawing in drawings:
-            sentences = [{"raw": caption, "tokens": caption.split()} for caption in drawing.captions]
-            images.append({"filename": drawing.name, "split": KARPATHY[split], "sentences": sentences} | (extra or {}))
-    return {"images": images}
-
+from sightline.errors import ConfigError, DataError
 
 # Flickr8k
 
@@ -200,16 +146,6 @@ def test_flickr30k_results_csv_with_its_broken_row(tmp_path: Path) -> None:
 # COCO
 
 
-def coco_annotations(drawings, first: int) -> dict:
-    images = [{"id": first + i, "file_name": drawing.name} for i, drawing in enumerate(drawings)]
-    rows = [
-        {"image_id": first + i, "id": 100 * (first + i) + number, "caption": caption}
-        for i, drawing in enumerate(drawings)
-        for number, caption in enumerate(drawing.captions)
-    ]
-    return {"images": images, "annotations": rows}
-
-
 def make_coco(root: Path, year: str = "2017") -> Path:
     (root / "annotations").mkdir(parents=True)
     for part, drawings, first in (("train", TRAIN, 1), ("val", DEV + TEST, 50)):
@@ -289,103 +225,6 @@ def test_broken_json_is_one_line(tmp_path: Path) -> None:
     assert 'no list "images"' in refusal(DataError, root)
     (root / "dataset_coco.json").write_text("[" * 100_000)
     assert "dataset_coco.json is not JSON" in refusal(DataError, root)
-
-
-# Any folder
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("columns", [("image", "caption"), ("File_Name", "Text"), ("path", "description")])
-def test_folder_with_a_table(tmp_path: Path, delimiter: str, columns: tuple[str, str]) -> None:
-    draw_all(tmp_path / "photos")
-    path = tmp_path / ("captions.tsv" if delimiter == "\t" else "captions.csv")
-    write_csv(path, [list(columns), *caption_rows()], delimiter)
-    for source in (tmp_path, path):
-        dataset = load_dataset(source)
-        assert dataset.name == "folder" and sizes(dataset) == {"train": 8, "dev": 2, "test": 2}
-        assert "no split is published here" in str(dataset.report) and dataset.report.ok
-
-
-def test_folder_with_split_column_and_paths(tmp_path: Path) -> None:
-    rows = [["split", "image", "note", "caption"]]
-    for split, drawings in DRAWINGS.items():
-        draw_all(tmp_path / split)
-        rows += [[KARPATHY[split], f"{split}/{d.name}", "", caption] for d in drawings for caption in d.captions]
-    rows[1][1] = str(tmp_path / "train" / TRAIN[0].name)  # an absolute path inside the folder is fine
-    rows[2][1] = f".\\train\\{TRAIN[0].name}"
-    write_csv(tmp_path / "data.csv", rows)
-    dataset = load_dataset(tmp_path)
-    assert sizes(dataset) == SIZES and not dataset.report.notes
-    assert names(dataset, "test") == {drawing.name for drawing in TEST}
-    assert {example.name for example in dataset.splits["test"]} == {f"test/{drawing.name}" for drawing in TEST}
-    assert all(len(example.captions) == 5 for example in dataset.splits["train"])
-    assert set(dataset.report.counts) == {"image_without_captions"}
-
-
-def test_folder_with_jsonl_and_lists(tmp_path: Path) -> None:
-    draw_all(tmp_path)
-    rows = [json.dumps({"file_name": d.name, "captions": list(d.captions)}) for d in EVERY]
-    rows += ["{not json", "[1]", json.dumps({"file_name": EVERY[0].name, "captions": [3]}), "", '{"captions": ["x"]}']
-    (tmp_path / "metadata.jsonl").write_text("\n".join(rows))
-    dataset = load_dataset(tmp_path)
-    assert dataset.report.counts == {"unreadable_row": 4}
-    assert all(len(example.captions) == 5 for example in dataset.splits["train"])
-
-
-def test_folder_with_a_table_per_split(tmp_path: Path) -> None:
-    draw_all(tmp_path / "images")
-    for split, drawings in DRAWINGS.items():
-        write_csv(tmp_path / f"{KARPATHY[split]}.csv", [["image", "caption"], *([d.name, "x y"] for d in drawings)])
-    assert sizes(load_dataset(tmp_path)) == SIZES
-
-
-def test_folder_with_a_folder_per_split(tmp_path: Path) -> None:
-    for split, drawings in DRAWINGS.items():
-        draw_all(tmp_path / split)
-        rows = [["file_name", "text"], *([d.name, caption] for d in drawings for caption in d.captions)]
-        write_csv(tmp_path / split / "metadata.csv", rows)
-    dataset = load_dataset(tmp_path)
-    assert sizes(dataset) == SIZES
-    assert all(example.image.parent.name == "dev" for example in dataset.splits["dev"])
-
-
-def test_folder_with_text_beside_each_image(tmp_path: Path) -> None:
-    draw_all(tmp_path / "deep")
-    for drawing in EVERY[:-1]:
-        (tmp_path / "deep" / drawing.name).with_suffix(".txt").write_text("\n".join(drawing.captions) + "\n\n")
-    (tmp_path / "deep" / EVERY[-1].name).with_suffix(".txt").touch()
-    dataset = load_dataset(tmp_path)
-    assert sizes(dataset) == {"train": 9, "dev": 1, "test": 1}
-    assert dataset.report.counts == {"empty_caption": 1, "image_without_captions": 1}
-
-
-def test_faults_of_a_table(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        draw_all(tmp_path / folder)
-    rows = [["image", "caption"], *caption_rows()]
-    write_csv(tmp_path / "captions.csv", rows)
-    with (tmp_path / "captions.csv").open("a") as file:
-        name = EVERY[0].name
-        file.write(f'{name},commas, not quoted\n{name}\n,no image\n{name},\nC:\\x.jpg,out\n{name},"{rows[1][1]}"\n')
-        file.write(f'{name},"a quotation mark that never ends\n')
-    report = load_dataset(tmp_path).report
-    assert report.counts == {
-        "two_files": 12,
-        "mended_row": 1,
-        "unreadable_row": 2,
-        "empty_caption": 1,
-        "escaping_name": 1,
-        "duplicate_row": 1,
-        "image_without_captions": 12,
-    }
-    assert len(report.examples["two_files"]) == 5 and "…" in str(report)
-
-
-def test_a_stray_quotation_mark_cannot_break_a_large_table(tmp_path: Path) -> None:
-    draw_all(tmp_path)
-    rows = "".join(f"{name},{caption.replace(',', '')}\n" for name, caption in caption_rows())
-    (tmp_path / "captions.csv").write_text(f'image,caption\n{rows}{EVERY[0].name},"open\n' + rows * 200)
-    assert load_dataset(tmp_path).report.counts["unreadable_row"] >= 1
 
 
 # Refusals and announcements
@@ -480,90 +319,3 @@ def test_a_dataset_here_is_told_by_its_name(
     for here in (".", "mine.csv", "Flickr8k_text/.."):
         assert f" in {tiny_flickr8k}: 8 train" in load_dataset(here).report.title
     assert f"{tiny_flickr8k}: no split is published here" in caplog.text
-
-
-def test_things_are_counted_in_the_singular_and_the_plural() -> None:
-    found = [counted(number, thing) for thing in ("photo", "batch") for number in (0, 1, 2000)]
-    assert found == ["0 photos", "1 photo", "2,000 photos", "0 batches", "1 batch", "2,000 batches"]
-
-
-# Text and results
-
-
-def test_read_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A cat .\n\n  A dog\u2028barks .  \n", encoding="utf-8")
-    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
-        file.write("A cat .\nA dog\u2028barks .")
-    assert read_text(tmp_path / "a.txt") == read_text(tmp_path / "a.txt.gz") == ["A cat .", "A dog\u2028barks ."]
-    (tmp_path / "broken.gz").write_bytes((tmp_path / "a.txt.gz").read_bytes()[:-12])
-    (tmp_path / "plain.gz").write_text("not gzip")
-    (tmp_path / "empty.txt").touch()
-    for name in ("broken.gz", "plain.gz", "empty.txt", "missing.txt"):
-        with pytest.raises(DataError, match=name):
-            read_text(tmp_path / name)
-
-
-def test_results_travel(tmp_path: Path) -> None:
-    captions = {"a.jpg": "a cat", "42": "a « dog »", "007": "not a number"}
-    write_results(tmp_path / "deep" / "results.json", captions)
-    assert read_results(tmp_path / "deep" / "results.json") == captions
-    assert [row["image_id"] for row in json.loads((tmp_path / "deep" / "results.json").read_text())] == [
-        "a.jpg",
-        42,
-        "007",
-    ]
-
-
-@pytest.mark.parametrize(
-    "content", ["{}", "[1]", '[{"image_id": 1}]', '[{"image_id": true, "caption": "x"}]', "[", "\xff"]
-)
-def test_broken_results_are_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "r.json").write_text(content, encoding="latin-1")
-    with pytest.raises(DataError, match=r"r\.json"):
-        read_results(tmp_path / "r.json")
-
-
-def test_two_captions_of_one_image_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text('[{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]')
-    with pytest.raises(DataError, match="captions image 1 twice"):
-        read_results(tmp_path / "r.json")
-
-
-def test_references_are_grouped_by_image(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(json.dumps(coco_annotations(DEV, 1)))
-    assert read_references(tmp_path / "r.json") == {str(i + 1): list(d.captions) for i, d in enumerate(DEV)}
-
-
-# Writing safely
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    write_atomically(path, "old")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-    write_atomically(path, b"new")
-    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the disk is full; free some space") as caught, atomic_path(tmp_path / "a"):
-        raise OSError(28, "No space left on device")
-    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
-
-
-def test_unwritable_targets_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "below", "/dev/null", tmp_path / ("x" * 300)):
-        with pytest.raises(DataError, match="cannot write") as caught:
-            write_atomically(path, "x")
-        assert "\n" not in str(caught.value)
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").touch()
-    (tmp_path / "link").symlink_to("real")
-    write_atomically(tmp_path / "link", "x")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "x"

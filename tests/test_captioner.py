@@ -1,0 +1,135 @@
+"""The captioner on top of a model folder: every way in, lists and streams, several models together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_checkpoints import LENGTH, tiny
+
+from sightline.captioner import Captioner, load
+from sightline.checkpoint import save_checkpoint
+from sightline.errors import CheckpointError, ConfigError, ImageError
+from sightline.types import Caption, Failure
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path / "model", tiny())
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def captioner(folder: Path) -> Captioner:
+    return load(folder)
+
+
+def photo(seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (24, 30, 3), dtype=np.uint8))
+
+
+def test_every_way_in_gives_the_same_words(captioner: Captioner, tmp_path: Path) -> None:
+    path = tmp_path / "photo.png"
+    photo().save(path)
+    sources = [path, str(path), path.read_bytes(), photo(), np.asarray(photo())]
+    captions = [captioner.caption(source) for source in sources]
+    assert captions[0].words
+    assert {caption.text for caption in captions} == {captions[0].text}
+    assert {caption.score for caption in captions} == {captions[0].score}
+    assert [caption.source for caption in captions] == [str(path), str(path), "", "", ""]
+
+
+def test_a_list_gives_a_list_in_order(captioner: Captioner) -> None:
+    pictures = [photo(seed) for seed in range(5)]
+    together = captioner.caption(pictures)
+    assert isinstance(together, list)
+    for caption, picture in zip(together, pictures, strict=True):
+        alone = captioner.caption(picture)
+        assert caption.text == alone.text
+        assert caption.score == pytest.approx(alone.score, abs=1e-4)
+    assert captioner.caption([]) == []
+    assert len(captioner.caption([photo()])) == 1
+
+
+def test_a_caption_tells_where_it_looked_and_how_sure_it_was(captioner: Captioner) -> None:
+    caption = captioner.caption(photo(), alternatives=2)
+    assert 0 < caption.confidence < 1
+    for word in caption.words:
+        assert 0 < word.probability < 1
+        assert word.attention.shape == (2, 2)
+        assert len(word.alternatives) == 2
+    assert " ".join(word.text for word in caption.words) == caption.text
+    assert caption.photo.size == (30, 24)  # undistorted, though the encoder sees a square
+
+
+def test_an_encoder_without_places_gives_words_without_places(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, tiny("lstm"))
+    assert all(word.attention is None for word in load(tmp_path).caption(photo()).words)
+
+
+def test_a_stream_reports_failures_in_place(captioner: Captioner, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    photo().save(good)
+    bad.write_bytes(b"not a picture")
+    sources = [good, bad, photo(1), tmp_path / "absent.png", b"", good]
+    for batch_size in (1, 2, 16):
+        results = list(captioner.stream(sources, batch_size=batch_size))
+        assert [type(result) for result in results] == [Caption, Failure, Caption, Failure, Failure, Caption]
+        assert results[0].text == results[-1].text
+        assert results[1].source == str(bad)
+        assert "not an image" in results[1].reason
+        assert "does not exist" in results[3].reason
+        assert results[0].photo is None
+
+
+def test_a_stream_reads_no_further_than_it_must(captioner: Captioner) -> None:
+    taken = []
+
+    def sources():
+        for number in range(100):
+            taken.append(number)
+            yield photo(number)
+
+    next(captioner.stream(sources(), batch_size=4))
+    assert len(taken) == 4
+
+
+def test_the_first_bad_photo_raises(captioner: Captioner, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"absent\.png does not exist"):
+        captioner.caption([photo(), tmp_path / "absent.png"])
+
+
+def test_an_unknown_option_suggests_the_nearest(captioner: Captioner) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'beem' \(did you mean 'beam'\?\)"):
+        captioner.caption(photo(), beem=3)
+    with pytest.raises(ConfigError, match="beam is 0"):
+        captioner.caption(photo(), beam=0)
+    with pytest.raises(ConfigError, match="max_length is 10, this model's captions have at most 9"):
+        captioner.caption(photo(), max_length=10)
+
+
+def test_the_models_own_decoding_options_are_the_default(captioner: Captioner) -> None:
+    assert (captioner.options.beam, captioner.options.length_penalty, captioner.options.max_length) == (2, 0.5, LENGTH)
+    assert captioner.caption(photo()) == captioner.caption(photo(), beam=2, length_penalty=0.5)
+    assert captioner.caption(photo()) != captioner.caption(photo(1))
+    assert len(captioner.caption(photo(), max_length=4).words) <= 3
+    assert len(captioner.caption(photo(), candidates=2).others) == 1
+
+
+def test_several_models_of_one_vocabulary_act_together(tmp_path: Path) -> None:
+    for seed in range(2):
+        save_checkpoint(tmp_path / str(seed), tiny(seed=seed))
+    save_checkpoint(tmp_path / "char", tiny(text="char"))
+    alone, both = load(tmp_path / "0"), load(tmp_path / "0", tmp_path / "1")
+    twice = load(tmp_path / "0", tmp_path / "0")
+    assert twice.caption(photo()).text == alone.caption(photo()).text
+    assert both.caption(photo()).score != pytest.approx(alone.caption(photo()).score)
+    with pytest.raises(ConfigError, match="one vocabulary"):
+        load(tmp_path / "0", tmp_path / "char")
+
+
+def test_a_folder_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such folder"):
+        load(tmp_path / "nowhere")

@@ -1,0 +1,102 @@
+"""Small files: counted things, text and results read, and writing that leaves no half of a file behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from drawings import DEV
+from layouts import coco_annotations
+
+from sightline.data import read_references, read_results, read_text, write_results
+from sightline.errors import DataError
+from sightline.files import atomic_path, counted, write_atomically
+
+
+def test_things_are_counted_in_the_singular_and_the_plural() -> None:
+    found = [counted(number, thing) for thing in ("photo", "batch") for number in (0, 1, 2000)]
+    assert found == ["0 photos", "1 photo", "2,000 photos", "0 batches", "1 batch", "2,000 batches"]
+
+
+# Text and results
+
+
+def test_read_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A cat .\n\n  A dog\u2028barks .  \n", encoding="utf-8")
+    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("A cat .\nA dog\u2028barks .")
+    assert read_text(tmp_path / "a.txt") == read_text(tmp_path / "a.txt.gz") == ["A cat .", "A dog\u2028barks ."]
+    (tmp_path / "broken.gz").write_bytes((tmp_path / "a.txt.gz").read_bytes()[:-12])
+    (tmp_path / "plain.gz").write_text("not gzip")
+    (tmp_path / "empty.txt").touch()
+    for name in ("broken.gz", "plain.gz", "empty.txt", "missing.txt"):
+        with pytest.raises(DataError, match=name):
+            read_text(tmp_path / name)
+
+
+def test_results_travel(tmp_path: Path) -> None:
+    captions = {"a.jpg": "a cat", "42": "a « dog »", "007": "not a number"}
+    write_results(tmp_path / "deep" / "results.json", captions)
+    assert read_results(tmp_path / "deep" / "results.json") == captions
+    assert [row["image_id"] for row in json.loads((tmp_path / "deep" / "results.json").read_text())] == [
+        "a.jpg",
+        42,
+        "007",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[1]", '[{"image_id": 1}]', '[{"image_id": true, "caption": "x"}]', "[", "\xff"]
+)
+def test_broken_results_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"r\.json"):
+        read_results(tmp_path / "r.json")
+
+
+def test_two_captions_of_one_image_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('[{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]')
+    with pytest.raises(DataError, match="captions image 1 twice"):
+        read_results(tmp_path / "r.json")
+
+
+def test_references_are_grouped_by_image(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(coco_annotations(DEV, 1)))
+    assert read_references(tmp_path / "r.json") == {str(i + 1): list(d.captions) for i, d in enumerate(DEV)}
+
+
+# Writing safely
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    write_atomically(path, b"new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the disk is full; free some space") as caught, atomic_path(tmp_path / "a"):
+        raise OSError(28, "No space left on device")
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_unwritable_targets_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "below", "/dev/null", tmp_path / ("x" * 300)):
+        with pytest.raises(DataError, match="cannot write") as caught:
+            write_atomically(path, "x")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").touch()
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "x"
