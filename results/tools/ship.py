@@ -3,7 +3,7 @@
     python results/tools/ship.py runs/tinyvit-scst runs/shipped
     python results/tools/add_row.py runs/shipped --name tinyvit-scst --data flickr8k/ --commit 1a2b3c4
     python results/tools/ship.py runs/shipped --row tinyvit-scst
-    sightline export default && sightline calibrate default --data flickr8k/
+    sightline export default --licence Apache-2.0 && sightline calibrate default --data flickr8k/
     python results/tools/confidence_check.py default
 
 The row is scored on the very weights that are shipped, so the first line makes them, beside the run's own records, and
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         halve(given.run, given.half)
     else:
         ship(given.run, given.row)
-        print("now: sightline export default && sightline calibrate default, confidence_check.py, and the card")
+        print("now export, calibrate and check it, and write its card: --help has the commands")
 
 
 if __name__ == "__main__":
