@@ -129,6 +129,14 @@ def test_another_part_starts_from_its_own_defaults_and_keeps_what_is_set_for_it(
         assert (recipe.decoder.name, recipe.decoder.width) == ("lstm", 64)
 
 
+def test_another_tokenizer_takes_no_option_of_the_one_before() -> None:
+    recipe = load_recipe("dinov2-transformer", ["tokenizer.name=char"])
+    assert recipe.tokenizer.options() == {}
+    recipe = load_recipe("dinov2-transformer", ["tokenizer.size=2000", "tokenizer.name=bpe"])
+    assert recipe.tokenizer.options() == {"size": 2000}
+    assert load_recipe("dinov2-transformer", ["tokenizer.name=word"]).tokenizer.min_count == 5
+
+
 def test_any_recipe_takes_any_encoder() -> None:
     assert isinstance(load_recipe("patch-transformer-char", ["encoder.name=vgg19"]).encoder, PretrainedEncoder)
     assert isinstance(load_recipe("sat-soft-vgg19", ["encoder.name=patches"]).encoder, PatchEncoder)
@@ -157,7 +165,7 @@ def test_none_takes_an_option_back(section: str, key: str, value: Any) -> None:
 
 def test_none_where_a_value_is_needed_is_a_fault() -> None:
     assert "training.epochs" in refusal(SMALL, "training.epochs=none")
-    assert "tokenizer.max_length" in refusal(SMALL, "tokenizer.max_length=none")
+    assert "decoding.length_penalty" in refusal(SMALL, "decoding.length_penalty=none")
 
 
 @pytest.mark.parametrize("override", ["foo", "training.=3", ".epochs=3", "title=hello", "", "="])

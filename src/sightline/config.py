@@ -46,7 +46,7 @@ class DataSection(Section):
 
 class TokenizerSection(Section):
     name: Literal["char", "word", "bpe"] = "word"
-    max_length: Size = 22  # tokens, start and end included
+    max_length: Size | None = None  # tokens, start and end included; None: what suits the kind
     min_count: Count | None = None
     size: Size | None = None  # of the vocabulary, special tokens included
 
@@ -314,7 +314,7 @@ def _other_options(section: str, before: Any, after: Any) -> bool:
     """Whether a part of another name takes other options; the pretrained encoders share theirs."""
     if section == "encoder":
         return "patches" in (before, after) and before != after
-    return section in ("decoder", "objective") and before != after
+    return section in ("tokenizer", "decoder", "objective") and before != after
 
 
 def _fault(item: Any, values: Mapping[str, Any]) -> str:
