@@ -103,6 +103,7 @@ def _facts(models: Sequence[Path], data: str, given: dict[str, Any]) -> dict[str
         "recipe": names[0] if len(models) == 1 else f"ensemble of {_together(names)}",
         "train_minutes": round(minutes) if minutes >= 10 else round(minutes, 1),
         "command": public(" && ".join(dict.fromkeys(commands))),
+        "change": public(given["change"]) if given["change"] else None,
         "note": public(given["note"]) if given["note"] else None,
         "commit": commit,
         "seed": recipes[0].training.seed if given["seed"] is None else given["seed"],
@@ -150,6 +151,7 @@ def main(arguments: Sequence[str]) -> None:
     about.add_argument("--minutes", type=float, help="of training; otherwise from history.jsonl, with earlier stages'")
     about.add_argument("--recipe", help="otherwise found by the recipe's title")
     about.add_argument("--seed", type=int, help="otherwise the recipe's")
+    about.add_argument("--change", help="what the row has that its recipe does not, in words for the table")
     about.add_argument("--note", help="anything a reader must know about this row")
     search = reader.add_argument_group("decoding; as the model folder says if not given")
     search.add_argument("--beam", type=int)

@@ -44,6 +44,7 @@ class Row(BaseModel):
     trainable: Annotated[int, Field(ge=0)]
     train_minutes: Annotated[float, Field(ge=0)]
     command: str
+    change: str | None = None  # what the row has that its recipe does not
     note: str | None = None
     commit: str
     seed: int
@@ -118,7 +119,8 @@ def hundredths(scores: Mapping[str, float]) -> dict[str, float]:
 
 def title(row: Row) -> str:
     """What the system is, in words."""
-    return recipe_title(row.recipe) if row.recipe in recipe_names() else row.recipe
+    recipe = recipe_title(row.recipe) if row.recipe in recipe_names() else row.recipe
+    return f"{recipe}: {row.change}" if row.change else recipe
 
 
 def recipe_title(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import add_row
-from rows import SCORES, header_overrides, public, read_row, read_rows, write_json
+from rows import SCORES, header_overrides, public, read_row, read_rows, title, write_json
 from runs import command_of, commands_of, curve_of, minutes_of, recipe_of
 from script import run
 from sightline.captioner import Captioner, load
@@ -86,13 +86,13 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
 ) -> None:
     results = tmp_path / "results"
     arguments = [str(finished_run), "--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4", "--results", str(results)]
-    arguments += ["--note", f"Made from {finished_run}.", "--length-penalty", "1.0"]
+    arguments += ["--note", f"Made from {finished_run}.", "--length-penalty", "1.0", "--change", "tiny"]
     assert run(add_row.main, arguments) == 0
     assert "tiny-words: test BLEU-4" in capsys.readouterr().out
     row, plain = read_row(results / "tiny-words.json"), json.loads((results / "tiny-words.json").read_text())
     assert list(plain) == [
-        "recipe", "dev", "test", "interval", "parameters", "trainable", "train_minutes", "command", "note", "commit",
-        "seed", "signature",
+        "recipe", "dev", "test", "interval", "parameters", "trainable", "train_minutes", "command", "change", "note",
+        "commit", "seed", "signature",
     ]  # fmt: skip
     for split in ("dev", "test"):
         expected = evaluate(finished_run, tiny_flickr8k_kept, split, length_penalty=1.0)
@@ -101,6 +101,7 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert row.interval["cider"] == pytest.approx([100 * bound for bound in expected.intervals["cider"]], abs=0.0051)
     assert read_results(results / "tiny-words.captions.json") == expected.captions
     assert row.recipe == "patch-transformer-word"
+    assert title(row) == "Patch transformer from scratch, words: tiny"
     assert row.parameters == row.trainable == load(finished_run).models[0].count()[0]
     assert row.command.startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words")
     for path in results.iterdir():
