@@ -14,6 +14,7 @@ from sightline.data import Example
 from sightline.encoders.patches import Patches
 from sightline.errors import DataError
 from sightline.images import open_image
+from sightline.training import feature_cache
 from sightline.training.feature_cache import FeatureCache
 from sightline.types import ImageFeatures
 
@@ -65,6 +66,16 @@ def test_a_full_cache_is_not_computed_again(examples: list[Example], tmp_path: P
     assert second.folder == first.folder
     assert encoder.seen == 0
     assert torch.equal(second.features([5]).grid, first.features([5]).grid)
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 photo"), (12, "12 photos")])
+def test_one_photo_is_told_as_one(
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, told: str
+) -> None:
+    labels = []
+    monkeypatch.setattr(feature_cache, "track", lambda items, label, total: labels.append(label) or items)
+    FeatureCache(Counting(), examples[:count], tmp_path).fill()
+    assert labels == [f"patches features of {told}"]
 
 
 def test_a_killed_run_goes_on_where_it_was(examples: list[Example], tmp_path: Path) -> None:

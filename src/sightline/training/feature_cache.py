@@ -21,7 +21,7 @@ from sightline.data.loader import view_pixels
 from sightline.encoders import Encoder
 from sightline.encoders.weights import fingerprint
 from sightline.errors import DataError
-from sightline.files import byte_count, cache_folder, write_atomically
+from sightline.files import byte_count, cache_folder, counted, write_atomically
 from sightline.progress import track
 from sightline.types import ImageFeatures
 
@@ -103,7 +103,7 @@ class FeatureCache:
             prefetch_factor=2 if workers else None,
             generator=torch.Generator(),  # its own: a run must not depend on whether its features were cached before
         )
-        label = f"{self.encoder.name} features of {len(self.examples)} photos"
+        label = f"{self.encoder.name} features of {counted(len(self.examples), 'photo')}"
         for rows, images in zip(batches, track(pixels, label, len(batches))):
             features = self.encoder(images.to(device))
             self._pooled[rows] = features.pooled.clamp(-LARGEST, LARGEST).half().cpu().numpy()
