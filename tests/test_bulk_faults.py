@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import multiprocessing
@@ -339,6 +340,10 @@ def test_a_really_full_disk(photos: Path, tiny_model: Path, small_disk: Path, fo
         check_complete(photos, output.path)
 
 
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
 def test_the_input_folder_taken_away_stops_the_job_and_condemns_no_photo(
     photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -380,9 +385,6 @@ def test_an_unfinished_job_is_not_mixed_with_another(
 ):
     output = tmp_path / "captions.jsonl"
 
-    def stop() -> None:
-        raise KeyboardInterrupt
-
     after(2, monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
         bulk(photos, output, tiny_model)
@@ -391,6 +393,41 @@ def test_an_unfinished_job_is_not_mixed_with_another(
     assert len(parts(output)) == 2
     assert bulk(photos, output, tiny_model, part_size=PART + 1, overwrite=True).photos == 5 * PART
     check_complete(photos, output)
+
+
+def drop_column(part: Path, name: str) -> None:
+    """Make the part one of an older version."""
+    if part.suffix == ".csv":
+        rows = [*csv.reader(part.read_text().splitlines())]
+        place = rows[0].index(name)
+        part.write_text("".join(",".join([*row[:place], *row[place + 1 :]]) + "\n" for row in rows))
+    else:
+        from pyarrow import parquet
+
+        parquet.write_table(parquet.read_table(part).drop_columns([name]), part)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_parts_of_a_version_with_other_columns_are_not_mixed_with_ours(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+):
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    output, settings = Output(tmp_path / f"captions.{form}", form, False), Settings(workers=0, part_size=PART)
+
+    def run() -> Summary:
+        return caption_all([str(photos)], output, [str(tiny_model)], settings, {"candidates": 2})
+
+    after(2, monkeypatch, stop)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    part = output.folder / f"part-000000.{form}"
+    ours = part.read_bytes()
+    drop_column(part, "strangeness")
+    with pytest.raises(ConfigError, match=r"^.*another version .* unsure, finished.* strangeness, .*--overwrite$"):
+        run()
+    part.write_bytes(ours)
+    assert run().photos == 3 * PART
 
 
 @posix

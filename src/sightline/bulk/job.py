@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sightline.bulk.inputs import Listing, Part, list_inputs, read_parts, roots
-from sightline.bulk.tables import error_form, merge, write_captions, write_failures
+from sightline.bulk.tables import check_columns, error_form, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
 from sightline.files import atomic_path, printable, write_atomically
 from sightline.types import Caption, Failure
@@ -75,6 +75,8 @@ class Job:
         finished = _read_record(self.output.record)
         if known and not known.get("finished"):
             self._check_same(known["settings"])
+            for part in sorted(self.folder.glob("part-*"))[:1]:  # the oldest tells for all
+                check_columns(self.output.form, part)
             self.listing = Listing(**known["listing"])
             self.roots = known["roots"]
             return True

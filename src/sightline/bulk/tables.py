@@ -7,13 +7,15 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sightline.bulk.extras import parquet
 from sightline.bulk.inputs import Part
 from sightline.bulk.shards import add_caption, add_file, copy_captioned
-from sightline.errors import DataError
+from sightline.errors import ConfigError, DataError
+from sightline.files import printable
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 FORMS = ("parquet", "jsonl", "csv", "tar")
@@ -70,6 +72,24 @@ def merge(form: str, parts: Iterable[Path], target: Path) -> None:
                 shutil.copyfileobj(file, out)
 
 
+def check_columns(form: str, part: Path) -> None:
+    """A part of another version of Sightline must not be mixed with ours; lines and shards name their values."""
+    if form == "parquet":
+        with _sound(part):
+            found = parquet().ParquetFile(part).schema_arrow.names
+    elif form == "csv":
+        with part.open(encoding="utf-8", errors="replace", newline="") as file:
+            found = next(csv.reader(file), [])
+    else:
+        return
+    if [name for name in found if name != "others"] != list(COLUMNS):
+        raise ConfigError(
+            f"{printable(part)} is of another version of Sightline: it has the columns {printable(', '.join(found))}, "
+            f"this one writes {', '.join(COLUMNS)}; finish the job with that version, choose another output, "
+            "or begin again with --overwrite"
+        )
+
+
 def storable(text: str) -> str:
     """File names may hold bytes that are no text; tables hold text only."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -116,10 +136,8 @@ def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
 
     try:
         for part in parts:
-            try:
+            with _sound(part):
                 table = parquet().ParquetFile(part).read(use_threads=False)
-            except pyarrow.ArrowInvalid as error:
-                raise DataError(f"{part} is damaged ({error}): delete it and run the same command again") from None
             writer = writer or parquet().ParquetWriter(target, table.schema, compression="zstd")
             waiting.append(table)
             rows += table.num_rows
@@ -130,6 +148,16 @@ def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
     finally:
         if writer:
             writer.close()
+
+
+@contextmanager
+def _sound(part: Path) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{part} is damaged ({error}): delete it and run the same command again") from None
 
 
 def _write_csv(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
