@@ -93,6 +93,19 @@ def own_model(tiny_model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_model, tmp_path / "model"))
 
 
+@pytest.fixture(scope="session")
+def exported_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny model's folder and its export; only to be read."""
+    from exporting import export_both
+
+    return export_both(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(scope="session")
+def photo_bytes(tiny_flickr8k_kept: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())]
+
+
 @pytest.fixture
 def photos(tiny_flickr8k_kept: Path) -> list[Path]:
     return sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import sightline
 PATIENCE = 120  # seconds: machines that run tests may have other work
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 BOUNDARY = "----sightline"
+MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 
 # The real command, but nothing is computed while the file "gate" is missing, and heads of requests get half a second.
 GATED = """
@@ -88,8 +90,7 @@ class RunningServer:
         self, path: str, photos: list[bytes] | bytes, fields: dict[str, Any] | None = None, **headers: str
     ) -> Reply:
         several = photos if isinstance(photos, list) else [photos]
-        kind = f"multipart/form-data; boundary={BOUNDARY}"
-        return self.ask("POST", path, form(several, fields or {}), **({"Content_Type": kind} | headers))
+        return self.ask("POST", path, form(several, fields or {}), **({"Content_Type": MULTIPART} | headers))
 
     def post_json(self, path: str, content: Any) -> Reply:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -119,6 +120,16 @@ def form(photos: list[bytes], fields: dict[str, Any], name: str = "photos") -> b
         head = f'Content-Disposition: form-data; name="{name}"; filename="{number}.jpg"\r\nContent-Type: image/jpeg'
         parts.append(f"--{BOUNDARY}\r\n{head}\r\n\r\n".encode() + photo + b"\r\n")
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def raw(server: RunningServer, data: bytes, wait: bool = True) -> bytes:
+    """Bytes as they are, and whatever comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(data)
+        received = b""
+        while wait and (piece := connection.recv(65536)):
+            received += piece
+        return received
 
 
 @contextmanager

@@ -1,27 +1,19 @@
-"""Explanations: light falls where the model looked, on the undistorted photo, in a picture and on a page."""
+"""Explanations: light falls where the model looked, on the undistorted photo, and in a picture."""
 
 from __future__ import annotations
-
-import base64
-import json
-import re
-from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from explaining import CAPTIONS, KINDS, caption, checkpoint, photo, planted
 from PIL import Image
 from torch import Tensor
 
 from sightline.captioner import Captioner
-from sightline.checkpoint import Checkpoint, save_checkpoint
-from sightline.cli import run
-from sightline.decoders import build_decoder
+from sightline.checkpoint import Checkpoint
 from sightline.decoders.base import Decoder
-from sightline.encoders import build_encoder
 from sightline.encoders.base import Encoder
-from sightline.errors import ConfigError, ImageError
+from sightline.errors import ConfigError
 from sightline.explain import Explanation, explain
 from sightline.explain.maps import HIGHEST, lit, scaled, upsampled
 from sightline.explain.occlusion import PLACES, hide, occlusion_maps
@@ -31,45 +23,6 @@ from sightline.images import Preprocess
 from sightline.model import CaptionModel
 from sightline.tokenizers import train_tokenizer
 from sightline.types import Caption, DecoderState, ImageFeatures, Word
-
-CAPTIONS = ["a black dog runs through the green grass", "two children play in the snow with a red ball"]
-KINDS = {
-    "soft": {"name": "attention-lstm", "mode": "soft", "hidden": 16, "attention": 8},
-    "hard": {"name": "attention-lstm", "mode": "hard", "hidden": 16, "attention": 8},
-    "transformer": {"name": "transformer", "heads": 2, "blocks": 3},
-    "lstm": {"name": "lstm", "hidden": 16},
-}
-
-
-def checkpoint(kind: str, seed: int = 0) -> Checkpoint:
-    torch.manual_seed(seed)
-    tokenizer = train_tokenizer("word", CAPTIONS, min_count=1, max_length=10)
-    encoder = build_encoder("patches", image_size=32, patch_size=8, width=16, blocks=1, heads=2)
-    sizes = {"features": 16, "vocabulary": tokenizer.size, "max_length": 10, "width": 16}
-    return Checkpoint(
-        CaptionModel(encoder, build_decoder(**KINDS[kind], **sizes)), tokenizer, {"beam": 3, "min_length": 3}
-    )
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def planted(row: int = 1, column: int = 5, shape: tuple[int, int] = (7, 7)) -> np.ndarray:
-    grid = np.full(shape, 0.01)
-    grid[row, column] = 0.52
-    return grid
-
-
-def caption(*texts: str, **changes) -> Caption:
-    words = tuple(Word(text, 0.5, planted(), alternatives=(("cat", 0.2),)) for text in texts)
-    return Caption(" ".join(texts), words, -1.0, **{"photo": Image.new("RGB", (140, 70), "white"), **changes})
-
 
 # Maps
 
@@ -136,6 +89,7 @@ def test_of_a_cropped_photo_only_the_middle_is_shown() -> None:
 # Every decoder
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_decoder_is_explained(kind: str) -> None:
     explanation = explain(Captioner([checkpoint(kind)]), photo())
     assert explanation.method == ("occlusion" if kind == "lstm" else "attention")
@@ -160,6 +114,7 @@ def test_the_heads_average_to_the_words_attention() -> None:
     assert explanation.by_head.mean((1, 2)) == pytest.approx(np.stack([word.attention for word in words]), abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_replaying_a_caption_gives_the_search_s_probabilities(kind: str) -> None:
     captioner = Captioner([checkpoint(kind)])
     (features,) = captioner.encode([photo(), photo(seed=1)])
@@ -291,162 +246,3 @@ def test_a_caption_without_its_photo_says_what_to_do() -> None:
         caption("dog", photo=None).overlay()
     with pytest.raises(ConfigError, match=r"sightline\.explain\.explain"):
         Explanation(caption("dog", photo=None), "attention").page()
-
-
-# The page
-
-
-class Page(HTMLParser):
-    """Buttons that are words, every address, and the script's data."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.views: list[int] = []
-        self.addresses: list[str] = []
-        self.data = ""
-        self.tags: list[str] = []
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.append(tag)
-        self.addresses += [str(given[name]) for name in ("src", "href", "action", "srcset") if name in given]
-        self._inside = "word" if given.get("class") == "word" and tag == "button" else str(given.get("id"))
-        if self._inside == "word":
-            self.words.append("")
-        if "data-view" in given:
-            self.views.append(int(str(given["data-view"])))
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, text: str) -> None:
-        if self._inside == "word":
-            self.words[-1] += text
-        elif self._inside == "data":
-            self.data += text
-
-
-def test_each_word_is_one_button(kind: str) -> None:
-    explanation = explain(Captioner([checkpoint(kind)]), photo())
-    page = Page(explanation.page())
-    assert page.words == [word.text for word in explanation.caption.words]
-
-
-def test_the_page_asks_nothing_of_the_network(kind: str) -> None:
-    text = explain(Captioner([checkpoint(kind)]), photo()).page()
-    assert all(address.startswith("data:") for address in Page(text).addresses)
-    assert not re.search(r"https?:|//\w+\.|@import|url\(|fetch\(|XMLHttpRequest", re.sub(r"base64,[^\"]+", "", text))
-    assert "default-src 'none'" in text
-
-
-def test_the_page_holds_the_photo_and_every_view() -> None:
-    explanation = explain(Captioner([checkpoint("transformer")]), photo())
-    page = Page(explanation.page())
-    data = json.loads(page.data)
-    assert page.views == list(range(1 + 3 * (1 + 2)))  # all, then each layer and its heads
-    assert len(data["views"]) == len(page.views)
-    maps = np.frombuffer(base64.b64decode(data["views"][0]), np.uint8).reshape(-1, 4, 4)
-    lights = scaled([word.attention for word in explanation.caption.words])
-    assert maps / 255 * HIGHEST == pytest.approx(lights, abs=HIGHEST / 255)
-    (picture,) = [address for address in page.addresses if address.startswith("data:image/jpeg")]
-    assert base64.b64decode(picture.partition(",")[2]).startswith(b"\xff\xd8")
-
-
-def test_everything_from_outside_is_escaped() -> None:
-    evil = "</script><script>alert(1)</script>&\"'"
-    other = Caption(evil, (), -1.0)
-    word = Word(evil, 0.5, planted(), 0.25, ((evil, 0.1),))
-    shown = Caption(evil, (word,), -1.0, source=f"folder/{evil.replace('/', '')}.jpg", others=(other,), photo=photo())
-    text = Explanation(shown, "attention").page()
-    assert "alert(1)</script>" not in text and "<script>alert" not in text
-    page = Page(text)
-    assert page.words == [evil]
-    assert page.tags.count("script") == 2
-    assert "gate β 0.25" in text
-
-
-def test_the_page_tells_chances_runners_up_and_other_captions() -> None:
-    explanation = explain(Captioner([checkpoint("soft")]), photo())
-    text = explanation.page()
-    for word in explanation.caption.words:
-        assert f"{word.probability:.0%} likely" in text
-        assert f"gate β {word.gate:.2f}" in text
-    assert text.count("Runners-up") == len(explanation.caption.words)
-    assert all(other.sentence() in text for other in explanation.caption.others)
-    assert f"{explanation.caption.confidence:.0%} confidence" in text
-
-
-# Files and the command line
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    save_checkpoint(folder, checkpoint("transformer"))
-    return folder
-
-
-def test_a_photo_that_cannot_be_read_is_one_clear_line() -> None:
-    with pytest.raises(ImageError, match=r"absent\.jpg does not exist"):
-        explain(Captioner([checkpoint("soft")]), "absent.jpg")
-
-
-@pytest.mark.parametrize("name", ["dog.png", "dog.HTML"])
-def test_the_command_writes_the_file_and_says_so(
-    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, target = tmp_path / "a photo.png", tmp_path / "new" / name
-    photo().save(source)
-    assert run(["explain", str(source), "-o", str(target), "--model", str(folder), "--beam", "2"]) == 0
-    sentence, where = capsys.readouterr().out.splitlines()
-    assert sentence.endswith(".") and sentence[0].isupper()
-    assert where == f"written to {target}"
-    if name.endswith("png"):
-        with Image.open(target) as picture:
-            assert picture.format == "PNG" and picture.width == WIDTH
-    else:
-        assert "a photo.png" in target.read_text(encoding="utf-8")
-        assert str(tmp_path) not in target.read_text(encoding="utf-8")
-    assert [path.name for path in target.parent.iterdir()] == [name]
-
-
-def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    photo().save("dog.png")
-    assert run(["explain", "dog.png", "--model", str(folder), "--candidates", "4"]) == 0
-    text = Path("dog-explained.html").read_text(encoding="utf-8")
-    assert text.count("<li>") >= 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["dog.png", "-o", "dog.gif"], 2, "neither a picture nor a page"),
-        (["dog.png", "-o", "./dog.png"], 2, "is the photo itself"),
-        (["http://a.b/dog.png"], 2, "web address"),
-        (["absent.png"], 1, "absent.png does not exist"),
-        (["text.png"], 1, "is not an image"),
-        (["dog.png", "--beam", "0"], 2, "beam is 0"),
-        (["dog.png", "-o", "dog.png/x.png"], 1, "cannot write"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    arguments: list[str],
-    code: int,
-    said: str,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    photo().save("dog.png")
-    Path("text.png").write_text("hello")
-    assert run(["explain", *arguments, "--model", str(folder)]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err and len(told.err.splitlines()) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dog.png", "text.png"]

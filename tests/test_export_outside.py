@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from exporting import pictures, tiny_checkpoint
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from safetensors.torch import save_file
-from test_export import pictures, tiny_checkpoint
 
 from sightline.captioner import load
 from sightline.checkpoint import save_checkpoint

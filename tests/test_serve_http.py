@@ -7,11 +7,9 @@ import io
 import itertools
 import json
 import re
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from serving import BOUNDARY, PATIENCE, Reply, RunningServer, form, serving, wait_until
+from serving import BOUNDARY, MULTIPART, PATIENCE, RunningServer, form, raw, serving
 
 import sightline
 
@@ -30,7 +28,6 @@ pytest.importorskip("prometheus_client")
 
 MAX_BYTES = 4_000_000
 LIMITS = ("--max-bytes", MAX_BYTES, "--max-pixels", 2_000_000, "--max-photos", 4, "--timeout", PATIENCE)
-ORIGIN = "https://photos.example"
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +38,6 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "secret.pem").write_text("not of a kind that is served")
     with serving("--model", tiny_model, *LIMITS, "--page-model", folder, TMPDIR=str(folder / "none")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def held_up(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with a token, one friendly origin, a short queue, and a gate before its model."""
-    gate = tmp_path_factory.mktemp("gate") / "open"
-    gate.touch()
-    options = ("--queue", 4, "--max-photos", 2, "--timeout", PATIENCE, "--cors-origin", ORIGIN)
-    with serving("--model", tiny_model, *options, gate=gate, SIGHTLINE_TOKEN="open-sesame") as running:
-        running.headers["Authorization"] = "Bearer open-sesame"
-        yield running
-        gate.touch()
-
-
-@pytest.fixture(scope="module")
-def photos(tiny_flickr8k_kept: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())]
 
 
 @pytest.fixture(scope="module")
@@ -85,24 +65,24 @@ def png(width: int, height: int) -> bytes:
 
 
 def test_captions_are_those_of_the_python_api_one_at_a_time_and_together(
-    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes]
+    server: RunningServer, captioner: sightline.Captioner, photo_bytes: list[bytes]
 ):
-    expected = [captioner.caption(photo).as_dict() | {"source": "0.jpg"} for photo in photos]
+    expected = [captioner.caption(photo).as_dict() | {"source": "0.jpg"} for photo in photo_bytes]
     assert len({caption["caption"] for caption in expected}) > 1
-    alone = [server.post("/v1/caption", photo).json for photo in photos]
+    alone = [server.post("/v1/caption", photo).json for photo in photo_bytes]
     assert alone == [{"captions": [caption]} for caption in expected]
     with ThreadPoolExecutor(12) as callers:
-        together = list(callers.map(lambda photo: server.post("/v1/caption", photo).json, photos * 2))
+        together = list(callers.map(lambda photo: server.post("/v1/caption", photo).json, photo_bytes * 2))
     assert [answer["captions"][0]["caption"] for answer in together] == [caption["caption"] for caption in expected] * 2
 
 
 def test_several_photos_keep_their_order_in_a_form_and_in_json(
-    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes]
+    server: RunningServer, captioner: sightline.Captioner, photo_bytes: list[bytes]
 ):
-    expected = [caption.text for caption in captioner.caption(photos[:4])]
-    as_form = server.post("/v1/caption", photos[:4])
-    as_json = server.post_json("/v1/caption", {"photos": [encoded(photo) for photo in photos[:4]]})
-    as_address = server.post_json("/v1/caption", {"photos": [f"data:image/jpeg;base64,{encoded(photos[0])}"]})
+    expected = [caption.text for caption in captioner.caption(photo_bytes[:4])]
+    as_form = server.post("/v1/caption", photo_bytes[:4])
+    as_json = server.post_json("/v1/caption", {"photos": [encoded(photo) for photo in photo_bytes[:4]]})
+    as_address = server.post_json("/v1/caption", {"photos": [f"data:image/jpeg;base64,{encoded(photo_bytes[0])}"]})
     for reply in (as_form, as_json):
         assert [caption["caption"] for caption in reply.json["captions"]] == expected
     assert [caption["source"] for caption in as_form.json["captions"]] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
@@ -119,28 +99,28 @@ def test_several_photos_keep_their_order_in_a_form_and_in_json(
     ],
 )
 def test_options_mean_what_they_mean_in_python(
-    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes], options: dict[str, Any]
+    server: RunningServer, captioner: sightline.Captioner, photo_bytes: list[bytes], options: dict[str, Any]
 ):
-    expected = captioner.caption(photos[0], **options).as_dict()
-    as_json = server.post_json("/v1/caption", {"photos": [encoded(photos[0])], **options})
+    expected = captioner.caption(photo_bytes[0], **options).as_dict()
+    as_json = server.post_json("/v1/caption", {"photos": [encoded(photo_bytes[0])], **options})
     assert as_json.json["captions"] == [expected]
     fields = {name: str(value).lower() for name, value in options.items()}
-    assert server.post("/v1/caption", photos[0], fields).json["captions"] == [expected | {"source": "0.jpg"}]
+    assert server.post("/v1/caption", photo_bytes[0], fields).json["captions"] == [expected | {"source": "0.jpg"}]
 
 
-def test_candidates_widen_the_beam_as_on_the_command_line(server: RunningServer, photos: list[bytes]):
-    (caption,) = server.post("/v1/caption", photos[0], {"candidates": 4}).json["captions"]
+def test_candidates_widen_the_beam_as_on_the_command_line(server: RunningServer, photo_bytes: list[bytes]):
+    (caption,) = server.post("/v1/caption", photo_bytes[0], {"candidates": 4}).json["captions"]
     assert len(caption["others"]) == 3
 
 
 @pytest.mark.parametrize("occlusion", [False, True])
 def test_explanations_are_those_of_the_python_api(
-    server: RunningServer, captioner: sightline.Captioner, photos: list[bytes], occlusion: bool
+    server: RunningServer, captioner: sightline.Captioner, photo_bytes: list[bytes], occlusion: bool
 ):
     from sightline.explain import explain
 
-    expected = explain(captioner, photos[1], occlusion)
-    (told,) = server.post("/v1/explain", photos[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
+    expected = explain(captioner, photo_bytes[1], occlusion)
+    (told,) = server.post("/v1/explain", photo_bytes[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
     assert told["method"] == expected.method
     assert told["sentence"] == expected.caption.sentence()
     assert told["seen"] == [0, 0, 1, 1] or told["seen"][0] > 0
@@ -175,11 +155,11 @@ def test_explanations_are_those_of_the_python_api(
     ],
 )
 def test_options_out_of_bounds_get_one_line(
-    server: RunningServer, photos: list[bytes], options: dict[str, Any], words: str
+    server: RunningServer, photo_bytes: list[bytes], options: dict[str, Any], words: str
 ):
     for reply in (
-        server.post("/v1/caption", photos[0], options),
-        server.post_json("/v1/caption", {"photos": [encoded(photos[0])], **options}),
+        server.post("/v1/caption", photo_bytes[0], options),
+        server.post_json("/v1/caption", {"photos": [encoded(photo_bytes[0])], **options}),
     ):
         assert reply.status == 422
         assert words in reply.error
@@ -204,18 +184,17 @@ BAD_PHOTOS = {
 
 
 @pytest.mark.parametrize("name", BAD_PHOTOS)
-def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, photos: list[bytes], name: str):
+def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, photo_bytes: list[bytes], name: str):
     data, status, words = BAD_PHOTOS[name]
     as_form = server.post("/v1/caption", data)
     assert (as_form.status, words in as_form.error) == (status, True), as_form
-    as_json = server.post_json("/v1/explain", {"photos": [encoded(photos[0]), encoded(data)]})
+    as_json = server.post_json("/v1/explain", {"photos": [encoded(photo_bytes[0]), encoded(data)]})
     assert (as_json.status, words in as_json.error) == (status, True), as_json
     if status == 422:
         assert as_json.error.startswith("photo 2: ")
-    assert server.post("/v1/caption", photos[0]).status == 200
+    assert server.post("/v1/caption", photo_bytes[0]).status == 200
 
 
-MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 BAD_BODIES: dict[str, tuple[str, str, bytes, int, str]] = {
     "no type": ("POST", "", b"x", 415, "missing"),
     "image type": ("POST", "image/jpeg", b"x", 415, "image/jpeg"),
@@ -254,18 +233,8 @@ def test_a_bad_request_gets_a_line_and_the_server_goes_on(server: RunningServer,
     assert server.get("/healthz").json["status"] == "ok"
 
 
-def test_options_in_the_address_are_not_ignored_in_silence(server: RunningServer, photos: list[bytes]):
-    assert "body" in server.post("/v1/caption?beam=1", photos[0]).error
-
-
-def raw(server: RunningServer, data: bytes, wait: bool = True) -> bytes:
-    """Bytes as they are, and whatever comes back until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(data)
-        received = b""
-        while wait and (piece := connection.recv(65536)):
-            received += piece
-        return received
+def test_options_in_the_address_are_not_ignored_in_silence(server: RunningServer, photo_bytes: list[bytes]):
+    assert "body" in server.post("/v1/caption?beam=1", photo_bytes[0]).error
 
 
 def test_a_hundred_megabytes_are_refused_before_they_are_sent(server: RunningServer):
@@ -302,18 +271,18 @@ def test_what_is_not_http_gets_a_line(server: RunningServer):
     assert server.get("/healthz").status == 200
 
 
-def test_uploads_that_break_off_leave_nothing_behind(server: RunningServer, photos: list[bytes]):
-    body = form([photos[0]], {})
+def test_uploads_that_break_off_leave_nothing_behind(server: RunningServer, photo_bytes: list[bytes]):
+    body = form([photo_bytes[0]], {})
     head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     for cut in (0, 10, len(body) // 2, len(body) - 1):
         raw(server, head.encode() + body[:cut], wait=False)
     server.wait_for("sightline_places_taken", 0)
-    assert server.post("/v1/caption", photos[0]).status == 200
+    assert server.post("/v1/caption", photo_bytes[0]).status == 200
 
 
-def test_large_uploads_stay_in_memory(server: RunningServer, photos: list[bytes]):
-    padded = photos[0] + bytes(3_000_000)  # more than would be kept in memory by default; the server has no TMPDIR
+def test_large_uploads_stay_in_memory(server: RunningServer, photo_bytes: list[bytes]):
+    padded = photo_bytes[0] + bytes(3_000_000)  # more than would be kept in memory by default; the server has no TMPDIR
     assert server.post("/v1/caption", padded).json["captions"][0]["caption"]
 
 
@@ -331,24 +300,10 @@ def test_every_answer_has_the_security_headers_and_none_lets_other_sites_in(serv
         assert "server" not in reply.headers
 
 
-def test_other_sites_and_other_names_are_refused(server: RunningServer, photos: list[bytes]):
-    assert server.post("/v1/caption", photos[0], Origin="http://evil.example").status == 403
-    assert server.post("/v1/caption", photos[0], Host="evil.example").status == 421
-    assert server.post("/v1/caption", photos[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
-
-
-def test_a_friendly_origin_is_let_in_and_no_other(held_up: RunningServer, photos: list[bytes]):
-    friend = held_up.post("/v1/caption", photos[0], Origin=ORIGIN)
-    assert (friend.status, friend.headers["access-control-allow-origin"]) == (200, ORIGIN)
-    asked = held_up.ask(
-        "OPTIONS", "/v1/caption", Origin=ORIGIN, Access_Control_Request_Method="POST",
-        Access_Control_Request_Headers="authorization",
-    )  # fmt: skip
-    assert (asked.status, asked.headers["access-control-allow-origin"]) == (200, ORIGIN)
-    assert "content-security-policy" in asked.headers
-    stranger = held_up.post("/v1/caption", photos[0], Origin="http://evil.example")
-    assert stranger.status == 403
-    assert "access-control-allow-origin" not in stranger.headers
+def test_other_sites_and_other_names_are_refused(server: RunningServer, photo_bytes: list[bytes]):
+    assert server.post("/v1/caption", photo_bytes[0], Origin="http://evil.example").status == 403
+    assert server.post("/v1/caption", photo_bytes[0], Host="evil.example").status == 421
+    assert server.post("/v1/caption", photo_bytes[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
 
 
 def test_files_come_from_a_fixed_map(server: RunningServer):
@@ -377,120 +332,15 @@ def test_the_page_and_the_documents_are_there(server: RunningServer):
     assert {"200", "400", "408", "413", "415", "422", "429", "503"} <= set(caption["responses"])
 
 
-# -- the house is full ------------------------------------------------------------------------------------------------
-
-
-def test_the_token_guards_what_computes_and_what_tells(held_up: RunningServer, photos: list[bytes]):
-    for header in ("", "Bearer open-sesam", "Bearer open-sesame2", "Basic open-sesame"):
-        for reply in (
-            held_up.post("/v1/caption", photos[0], Authorization=header),
-            held_up.post("/v1/explain", photos[0], Authorization=header),
-            held_up.get("/metrics", Authorization=header),
-        ):
-            assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
-            assert "sesame" not in reply.error
-    for path in ("/", "/healthz", "/docs"):
-        assert held_up.get(path, Authorization="").status == 200
-    assert held_up.post("/v1/caption", photos[0]).status == 200
-    assert held_up.get("/healthz").json["token_required"] is True
-
-
-def start(calls: list[Any]) -> tuple[list[threading.Thread], list[Reply]]:
-    replies: list[Reply] = []
-    threads = [threading.Thread(target=lambda call=call: replies.append(call())) for call in calls]
-    for thread in threads:
-        thread.start()
-    return threads, replies
-
-
-def test_a_full_queue_a_client_that_leaves_and_batches(held_up: RunningServer, photos: list[bytes]):
-    assert held_up.gate
-    batches, described = held_up.metric("sightline_batch_photos_count"), held_up.metric("sightline_photos_total")
-    left = held_up.metric("sightline_hung_up_total")
-    held_up.gate.unlink()
-    first, first_reply = start([lambda: held_up.post("/v1/caption", photos[0])])
-    held_up.wait_for("sightline_places_taken", 1)
-    others, replies = start([lambda: held_up.post("/v1/caption", photos[1:3])])
-    held_up.wait_for("sightline_places_taken", 3)
-
-    leaver = held_up.connect()
-    leaver.request("POST", "/v1/caption", form([photos[3]], {}), held_up.headers | {"Content-Type": MULTIPART})
-    held_up.wait_for("sightline_places_taken", 4)
-    full = held_up.post("/v1/caption", photos[0])
-    assert full.status == 429
-    assert int(full.headers["retry-after"]) >= 1
-    assert "4 photos are waiting" in full.error
-    assert held_up.get("/healthz").status == 200, "the event loop is free while the model computes"
-
-    leaver.close()
-    held_up.wait_for("sightline_places_taken", 3)
-    assert held_up.metric("sightline_hung_up_total") == left + 1
-    late, late_reply = start([lambda: held_up.post("/v1/caption", photos[4])])
-    held_up.wait_for("sightline_places_taken", 4)
-    held_up.gate.touch()
-    for thread in first + others + late:
-        thread.join(PATIENCE)
-    assert [reply.status for reply in first_reply + replies + late_reply] == [200, 200, 200]
-    held_up.wait_for("sightline_places_taken", 0)
-    held_up.wait_for("sightline_photos_total", described + 4)  # the one who left cost nothing
-    together = held_up.metric("sightline_batch_photos_count") - batches
-    assert together in (1, 2), "the two join the first, and the late one too if it was opened in time"
-
-
-def test_a_request_whose_head_never_ends_is_cut_off(held_up: RunningServer):
-    answer = raw(held_up, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-    assert answer == b""
-
-
-def test_metrics_are_text_for_prometheus(server: RunningServer, photos: list[bytes]):
+def test_metrics_are_text_for_prometheus(server: RunningServer, photo_bytes: list[bytes]):
     before = server.metric("sightline_photos_total")
-    server.post("/v1/caption", photos[:2])
+    server.post("/v1/caption", photo_bytes[:2])
     server.wait_for("sightline_photos_total", before + 2)  # counted after the answer has gone
     reply = server.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b'sightline_requests_total{path="/v1/caption",status="200"}' in reply.body
     server.get("/some/random/path")
     assert b"random" not in server.get("/metrics").body, "unknown paths must not grow the list of labels"
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_server_that_is_told_to_stop_answers_what_it_has(tiny_model: Path, tmp_path: Path, photos: list[bytes]):
-    gate = tmp_path / "open"
-    gate.touch()
-    token = tmp_path / "token"
-    token.write_text("from-a-file\n")
-    with serving("--model", tiny_model, "--timeout", PATIENCE, "--token-file", token, gate=gate) as server:
-        server.headers["Authorization"] = "Bearer from-a-file"
-        gate.unlink()
-        waiting, replies = start([lambda photo=photo: server.post("/v1/caption", photo) for photo in photos[:5]])
-        body = form([photos[5]], {})
-        uploading = server.connect()
-        uploading.putrequest("POST", "/v1/caption")
-        for name, value in (server.headers | {"Content-Type": MULTIPART, "Content-Length": str(len(body))}).items():
-            uploading.putheader(name, value)
-        uploading.endheaders(body[:100])
-        server.wait_for("sightline_places_taken", 6)
-
-        server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not can_connect(server.port), "the door to close")
-        uploading.send(body[100:])
-        gate.touch()
-        assert uploading.getresponse().status == 200
-        for thread in waiting:
-            thread.join(PATIENCE)
-        assert [reply.status for reply in replies] == [200] * 5
-        assert server.process.wait(PATIENCE) == 0
-        wait_until(lambda: "stopped" in server.lines[-1], "the last line")
-
-
-def can_connect(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 # -- everything at once -----------------------------------------------------------------------------------------------

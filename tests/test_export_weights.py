@@ -1,0 +1,98 @@
+"""Smaller weights in exported graphs: eight bits are near, halves exact, and the page's files say nearly the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from exporting import page_model, pictures
+
+from sightline.captioner import load
+from sightline.export.weights import rounded, store_weights
+from sightline.exported.runtime import open_session
+
+
+def test_int8_weights_are_near_and_small() -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)
+    weight[:, 7] = 0
+    for channels, matrix in ((1, weight), (0, weight.T)):
+        whole, scale = rounded(matrix, channels)
+        assert whole.dtype == np.int8 and np.abs(whole).max() == 127
+        assert scale.size == 2 * 40  # one for each group of 32
+        found = (whole * scale.astype(np.float32)).reshape(matrix.shape)
+        assert np.abs(found - matrix).max() <= np.abs(matrix).max() / 254 * 1.001
+        assert np.abs(found - matrix).std() < 0.006
+
+
+@pytest.fixture(scope="module")
+def large_graph() -> onnx.ModelProto:
+    """A table of words and two products, one of them the other way round, as decoders have them."""
+    random = np.random.default_rng(0)
+    tensors = {"table": (600, 256), "matrix": (256, 512), "turned": (300, 512), "bias": (300,), "little": (256, 4)}
+    values = {name: random.standard_normal(shape).astype(np.float32) / 16 for name, shape in tensors.items()}
+    node = onnx.helper.make_node
+    nodes = [
+        node("Gather", ["table", "token"], ["word"], axis=0),
+        node("MatMul", ["word", "matrix"], ["hidden"]),
+        node("Gemm", ["hidden", "turned", "bias"], ["logits"], transB=1),
+        node("MatMul", ["word", "little"], ["more"]),
+    ]
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "words",
+        [info("token", onnx.TensorProto.INT64, ["rows"])],
+        [info("logits", onnx.TensorProto.FLOAT, ["rows", 300]), info("more", onnx.TensorProto.FLOAT, ["rows", 4])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+
+
+def test_a_shrunk_graph_gives_nearly_the_same(large_graph: onnx.ModelProto) -> None:
+    small = store_weights(large_graph, int8=True)
+    kinds = {tensor.name: tensor.data_type for tensor in small.graph.initializer}
+    assert kinds["table.int8"] == kinds["matrix.int8"] == kinds["turned.int8"] == onnx.TensorProto.INT8
+    assert kinds["little.half"] == onnx.TensorProto.FLOAT16
+    assert kinds["bias"] == onnx.TensorProto.FLOAT
+    assert small.ByteSize() < 0.3 * large_graph.ByteSize()
+    token = {"token": np.array([3, 0, 599])}
+    for found, expected in zip(
+        *(open_session(own.SerializeToString()).run(None, token) for own in (small, large_graph))
+    ):
+        assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+        assert np.abs(found - expected).max() > 0
+
+
+def test_what_halves_hold_exactly_is_kept_in_them(large_graph: onnx.ModelProto) -> None:
+    exact, lost = onnx.ModelProto(), onnx.ModelProto()
+    for model in (exact, lost):
+        model.CopyFrom(large_graph)
+        for tensor in model.graph.initializer:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
+            if model is lost and tensor.name == "table":
+                values[0, 0] = 1e6  # too large for half precision
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    token = {"token": np.array([3, 0, 599])}
+    for model in (exact, lost, large_graph):
+        for int8 in (False, True):
+            small = store_weights(model, int8)
+            names = {tensor.name for tensor in small.graph.initializer}
+            assert ("matrix.half" in names) == (model is not large_graph and not int8)
+            assert ("table.half" in names) == (model is exact and not int8)
+            results = [open_session(own.SerializeToString()).run(None, token)[0] for own in (small, model)]
+            assert np.isfinite(results[0]).all()
+            assert int8 or (results[0] == results[1]).all()
+    assert store_weights(exact, int8=False).ByteSize() < 0.51 * exact.ByteSize()
+
+
+def test_the_page_s_files_say_nearly_the_same(exported_folders: tuple[Path, Path]) -> None:
+    model, out = exported_folders
+    small = load(page_model(out))
+    assert small.runtimes == ["onnxruntime, int8"]
+    expected = load(model, runtime="torch").caption(pictures())
+    for one, other in zip(small.caption(pictures()), expected):
+        assert one.score == pytest.approx(other.score, abs=0.2)
+    sizes = [sum(file.stat().st_size for file in folder.glob("*.onnx")) for folder in (page_model(out), out)]
+    assert sizes[0] < 0.75 * sizes[1]

@@ -1,0 +1,172 @@
+"""Exported folders as they are loaded: which runtime is taken, and what is broken or not ours is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from exporting import pictures, tiny_checkpoint
+
+from sightline import captioner as captioner_module
+from sightline.captioner import load
+from sightline.checkpoint import save_checkpoint
+from sightline.errors import CheckpointError, ConfigError
+
+# Which runtime
+
+
+def test_a_folder_with_both_takes_onnxruntime_if_it_is_of_the_same_weights(
+    exported_folders: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both = tmp_path / "both"
+    for folder in exported_folders:
+        shutil.copytree(folder, both, dirs_exist_ok=True)
+    assert load(both).runtimes == ["onnxruntime, float32"]
+    assert load(both).signatures()[0] == f"{load(both, runtime='torch').signatures()[0]}/onnx-float32"
+    assert load(both, device=torch.device("cpu")).runtimes == ["onnxruntime, float32"]
+    assert load(both, runtime="torch").runtimes == ["torch"]
+    with monkeypatch.context() as without:
+        without.setattr(captioner_module, "find_spec", lambda name: None)
+        assert load(both).runtimes == ["torch"]
+    config = both / "config.json"
+    config.write_text(config.read_text().replace('"beam": 2', '"beam": 3'))
+    assert load(both).runtimes == ["torch"]
+    assert "config.json has changed since the export: torch is used; run `sightline export`" in caplog.text
+    save_checkpoint(both, tiny_checkpoint(seed=1))
+    assert load(both).runtimes == ["torch"]
+    assert "model.safetensors has changed since the export" in caplog.text
+    assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]  # its weights are its own
+
+
+def test_what_cannot_run_is_said_in_one_line(
+    exported_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = exported_folders
+    with pytest.raises(CheckpointError, match=r"sightline.json is missing; run `sightline export`"):
+        load(model, runtime="onnx")
+    with pytest.raises(ConfigError, match=r"runtime is 'onxx' \(did you mean 'onnx'\?\); give auto, torch, onnx"):
+        load(model, runtime="onxx")
+    with pytest.raises(CheckpointError, match=r"config.json, model.safetensors, tokenizer.json missing"):
+        load(out, runtime="torch")
+    with pytest.raises(ConfigError, match="device is 'cuda' but an exported model runs on the CPU"):
+        load(out, device="cuda")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match="needs onnxruntime: pip install onnxruntime"):
+        load(out)
+
+
+def test_an_exported_model_captions_without_torch(exported_folders: tuple[Path, Path], tmp_path: Path) -> None:
+    pictures()[0].save(tmp_path / "noise.png")
+    script = (
+        "import sys\nfrom sightline.cli import run\n"
+        f"code = run(['caption', {str(tmp_path / 'noise.png')!r}, '--model', {str(exported_folders[1])!r}])\n"
+        "heavy = [name for name in ('torch', 'torchvision', 'timm', 'onnx', 'safetensors') if name in sys.modules]\n"
+        "sys.exit(code or ' '.join(heavy) or 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(captioner_module.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == load(exported_folders[0]).caption(tmp_path / "noise.png").sentence()
+
+
+# Files that are broken, or not ours
+
+
+def _reworded(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        values = json.loads((folder / "sightline.json").read_text())
+        change(values)
+        (folder / "sightline.json").write_text(json.dumps(values))
+
+    return spoil
+
+
+def _cut(folder: Path) -> None:
+    (folder / "step.onnx").write_bytes((folder / "step.onnx").read_bytes()[:-100])
+
+
+def _flipped(folder: Path) -> None:
+    data = bytearray((folder / "step.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "step.onnx").write_bytes(data)
+
+
+def _foreign(data: bytes) -> Callable[[Path], None]:
+    """A file in place of a graph, with a manifest that knows it."""
+
+    def spoil(folder: Path) -> None:
+        (folder / "step.onnx").write_bytes(data)
+        new = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        _reworded(lambda values: values["graphs"]["step"].update(new))(folder)
+
+    return spoil
+
+
+def _with_external_data() -> bytes:
+    tensor = onnx.helper.make_tensor("weight", onnx.TensorProto.FLOAT, [1], [0.0])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["weight"], ["logits"])], "g", [], [], [tensor])
+    return onnx.helper.make_model(graph).SerializeToString()
+
+
+def _other_graph() -> bytes:
+    info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", info[:1], info[1:])
+    opset = [onnx.helper.make_opsetid("", 20)]
+    return onnx.helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (_cut, "step.onnx has .* bytes, expected .*; copy the file again"),
+    "flipped": (_flipped, "step.onnx is not the file that sightline.json names"),
+    "gone": (lambda folder: (folder / "step.onnx").unlink(), "step.onnx cannot be read: No such file"),
+    "pickle": (_foreign(b"\x80\x04\x95" * 20), "step.onnx is not a graph that onnxruntime can run"),
+    "other files": (_foreign(_with_external_data()), "step.onnx wants other files read than sightline.json says"),
+    "no such weights": (
+        _reworded(lambda values: values["graphs"]["step"].update(outside=["a"])),
+        "model.safetensors cannot be read",
+    ),
+    "outside": (_reworded(lambda values: values["graphs"]["step"].update(outside="a")), "outside is 'a'"),
+    "another graph": (_foreign(_other_graph()), "step.onnx takes or gives other tensors than sightline.json says"),
+    "no json": (lambda folder: (folder / "sightline.json").write_text("{"), "sightline.json cannot be read"),
+    "format": (_reworded(lambda values: values.update(format="x")), "format is 'x', this version reads"),
+    "missing": (_reworded(lambda values: values.pop("grid")), "'grid' is missing; copy the file"),
+    "unknown": (_reworded(lambda values: values.update(code="x")), "'code' is unknown; copy the file"),
+    "precision": (_reworded(lambda values: values.update(precision="int4")), "precision is 'int4', known are"),
+    "grid": (_reworded(lambda values: values.update(grid=[0, 4])), "does not describe an exported model: grid is"),
+    "size": (_reworded(lambda values: values["graphs"]["step"].update(bytes=2**40)), "bytes is 1099511627776"),
+    "no step": (_reworded(lambda values: values["graphs"].pop("step")), "'step' is missing"),
+    "words": (_reworded(lambda values: values["tokenizer"]["tokens"].append("more")), "logits are"),
+    "state": (
+        _reworded(lambda values: values["graphs"]["step"]["inputs"].pop("beam.past")),
+        "the step graph should take or give token and the state",
+    ),
+    "decoding": (_reworded(lambda values: values["decoding"].update(beam="3")), "'decoding' does not fit"),
+    "preprocess": (_reworded(lambda values: values["preprocess"].pop("size")), "preprocess.size is missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_spoilt_folder_is_refused_in_one_line(
+    exported_folders: tuple[Path, Path], tmp_path: Path, fault: str
+) -> None:
+    spoil, message = FAULTS[fault]
+    folder = tmp_path / "spoilt"
+    shutil.copytree(exported_folders[1], folder)
+    spoil(folder)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load(folder)
+    assert "\n" not in str(error.value)
