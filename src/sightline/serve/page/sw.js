@@ -1,6 +1,6 @@
 // Keeps the page for offline: its own files from one build, all or none. The model is kept by the page itself.
 "use strict";
-const VERSION = "4fe87b6a5c251a2e", FILES = ["assets/index-BDe4g3JX.js","assets/index-nbOvzYyx.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-JXIh462k.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
+const VERSION = "fbceb4f22dadeb7a", FILES = ["assets/index-BDe4g3JX.js","assets/index-nbOvzYyx.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-JXIh462k.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
 const NAME = `sightline-page-${VERSION}`, PATIENCE = 3000;
 const addresses = new Set(FILES.map((file) => new URL(file, self.registration.scope).href));
 
