@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explaining import KINDS, checkpoint, photo, planted
+from explaining import KINDS, caption, checkpoint, photo, planted
 from PIL import Image
 
 from sightline.captioner import Captioner
@@ -63,6 +63,14 @@ def test_each_word_is_one_button(kind: str) -> None:
     explanation = explain(Captioner([checkpoint(kind)]), photo())
     page = Page(explanation.page())
     assert page.words == [word.text for word in explanation.caption.words]
+
+
+@pytest.mark.parametrize("texts", [("dog",), ("a", "black", "dog")])
+def test_the_full_stop_stays_with_the_last_word(texts: tuple[str, ...]) -> None:
+    text = Explanation(caption(*texts), "attention").page()
+    (last,) = re.findall(r'<span class="last"><button [^>]*>(\w+)</button>\.</span></h1>', text)
+    assert last == texts[-1]
+    assert ".last { white-space: nowrap; }" in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

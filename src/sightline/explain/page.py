@@ -96,7 +96,10 @@ def _words(caption: Caption) -> str:
         f"{escape(word.text)}</button>"
         for word in caption.words
     ]
-    return ("unsure: " if caption.unsure else "") + " ".join(buttons) + "." if buttons else "No words."
+    if not buttons:
+        return "No words."
+    buttons[-1] = f'<span class="last">{buttons[-1]}.</span>'  # or the full stop may have a line to itself
+    return ("unsure: " if caption.unsure else "") + " ".join(buttons)
 
 
 def _tools(caption: Caption) -> str:
