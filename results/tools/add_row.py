@@ -81,7 +81,7 @@ def make_row(
 
 
 def _pair(bounds: tuple[float, float]) -> tuple[float, float]:
-    return round(100 * bounds[0], 2), round(100 * bounds[1], 2)
+    return round(100 * bounds[0], 4), round(100 * bounds[1], 4)
 
 
 def _facts(models: Sequence[Path], data: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -121,9 +121,12 @@ def _together(names: Sequence[str]) -> str:
     return " and ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def write_files(folder: Path, name: str, row: Row, captions: dict[str, str], model: Path, dataset: Dataset) -> None:
-    """The row last: whoever finds it finds the others."""
-    write_json(folder / f"{name}.curve.json", curve_of(model))
+def write_files(
+    folder: Path, name: str, row: Row, captions: dict[str, str], models: Sequence[Path], dataset: Dataset
+) -> None:
+    """The row last: whoever finds it finds the others. An ensemble was never trained and has no curve."""
+    if len(models) == 1:
+        write_json(folder / f"{name}.curve.json", curve_of(models[0]))
     if captions:
         write_results(folder / f"{name}.captions.json", captions)
         chosen = sample_names(list(captions))
@@ -179,7 +182,7 @@ def main(arguments: Sequence[str]) -> None:
     row, captions = make_row(
         models, dataset, given=given, options=options, dev_only=given["dev_only"], limit=given["limit"]
     )
-    write_files(folder, name, row, captions, models[0], dataset)
+    write_files(folder, name, row, captions, models, dataset)
     if folder.resolve() == RESULTS:
         write_pages()
     shown = row.test or row.dev

@@ -111,10 +111,13 @@ def check_name(name: str) -> str:
 
 
 def hundredths(scores: Mapping[str, float]) -> dict[str, float]:
-    """Fractions as a row holds them; a score that is missing is an error, as rows must be comparable."""
+    """Fractions as a row holds them; a score that is missing is an error, as rows must be comparable.
+
+    With four decimals, so that a page's one decimal is rounded once.
+    """
     if missing := [key for key in SCORES if key not in scores]:
         raise DataError(f"{missing[0]} was not computed: `pip install pycocoevalcap` brings METEOR's word lists")
-    return {key: round(100 * scores[key], 2) for key in SCORES}
+    return {key: round(100 * scores[key], 4) for key in SCORES}
 
 
 def title(row: Row) -> str:
