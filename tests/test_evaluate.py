@@ -15,7 +15,8 @@ from sightline.data import load_dataset, read_results, write_results
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation import Evaluation, evaluate, score_results
 from sightline.evaluation_page import render_page, write_page
-from sightline.metrics import score
+from sightline.metrics import METRICS, score
+from sightline.metrics.metric import Metric
 from sightline.model_files import checkpoint_hash
 
 QUICK = ("bleu", "rouge", "cider")
@@ -115,6 +116,18 @@ def test_results_must_name_exactly_the_images(perfect: dict[str, str], tiny_flic
         score_results({**perfect, "x.jpg": "a dog"}, tiny_flickr8k_kept, metrics=QUICK)
     with pytest.raises(ConfigError, match="bleu"):
         score_results(perfect, tiny_flickr8k_kept, metrics=["blue"])
+
+
+def test_a_metric_that_cannot_run_is_left_out_and_said_once(
+    perfect: dict[str, str], tiny_flickr8k_kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def missing() -> Metric:
+        raise DataError("its data is not here")
+
+    monkeypatch.setitem(METRICS, "meteor", missing)
+    result = score_results(perfect, tiny_flickr8k_kept, metrics=["bleu", "meteor"])
+    assert "meteor" not in result.scores
+    assert caplog.messages == ["meteor is left out: its data is not here"]
 
 
 def test_comparing_finds_the_better_system(tiny_flickr8k_kept: Path, tmp_path: Path):

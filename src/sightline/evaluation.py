@@ -24,6 +24,7 @@ from sightline.files import Stretch, printable, write_atomically
 from sightline.metrics import METRICS, build, prepare
 from sightline.metrics.bootstrap import interval
 from sightline.metrics.diversity import diversity
+from sightline.metrics.metric import Metric
 from sightline.progress import track
 from sightline.types import Failure
 
@@ -104,7 +105,7 @@ def evaluate(
     ``captions`` (by example name) scores ready captions instead; ``options`` are `DecodingOptions`; ``limit`` takes
     only the split's first photos; ``output`` is a folder for captions.json and scores.json.
     """
-    build(metrics)  # a wrong name should not cost an hour of captioning first
+    scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
     dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
     examples = dataset.examples(split)[:limit]
     if isinstance(captioner, str | Path):
@@ -122,7 +123,7 @@ def evaluate(
     made = describe(captioner, captioner.decoding(**options)) if captioner else ["captions:given"]
     references = {example.name: example.captions for example in examples}
     paths = {example.name: example.image for example in examples}
-    result = _score(captions, references, where, made, metrics, resamples, paths, tuple(failures))
+    result = _score(captions, references, where, made, scorers, resamples, paths, tuple(failures))
     if output is not None:
         result.save(output)
     return result
@@ -142,7 +143,7 @@ def score_results(
         return evaluate(None, references, split, captions=captions, metrics=metrics, resamples=resamples, format=format)
     people = {name: tuple(texts) for name, texts in read_references(references).items()}
     where = [Path(references).stem, f"images:{len(people)}"]
-    return _score(captions, people, where, ["captions:given"], metrics, resamples)
+    return _score(captions, people, where, ["captions:given"], build(metrics), resamples)
 
 
 def describe(captioner: Captioner, options: DecodingOptions) -> list[str]:
@@ -192,7 +193,7 @@ def _score(
     references: Mapping[str, Sequence[str]],
     where: list[str],
     made: list[str],
-    metrics: Sequence[str],
+    scorers: Mapping[str, Metric],
     resamples: int,
     paths: Mapping[str, Path | Stretch] | None = None,
     failures: tuple[Failure, ...] = (),
@@ -204,7 +205,7 @@ def _score(
     intervals: dict[str, tuple[float, float]] = {}
     single: list[dict[str, float]] = [{} for _ in names]
     versions = []
-    for metric in track(list(build(metrics).values()), "scoring"):
+    for metric in track(list(scorers.values()), "scoring"):
         statistics = metric.statistics(words, people)
         scores |= metric.aggregate(statistics)
         intervals |= interval(metric, statistics, resamples)
