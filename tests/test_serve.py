@@ -120,7 +120,7 @@ class StandIn:
     def question(self, given: dict[str, Any], maps: bool) -> Question:
         return Question(maps)
 
-    def prepare(self, data: bytes, maps: bool) -> int:
+    def prepare(self, data: bytes, maps: bool, name: str = "") -> int:
         return len(data)
 
     def look(self, photos: Sequence[int], crowded: bool) -> Sequence[int]:

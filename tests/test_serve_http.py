@@ -191,8 +191,18 @@ def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, p
     as_json = server.post_json("/v1/explain", {"photos": [encoded(photo_bytes[0]), encoded(data)]})
     assert (as_json.status, words in as_json.error) == (status, True), as_json
     if status == 422:
+        assert as_form.error.startswith("0.jpg ")
         assert as_json.error.startswith("photo 2: ")
+        several = server.post("/v1/caption", [photo_bytes[0], data])
+        assert several.error.startswith("photo 2: 1.jpg ")
     assert server.post("/v1/caption", photo_bytes[0]).status == 200
+
+
+def test_the_name_of_a_bad_photo_is_told_safely(server: RunningServer):
+    for name, told in (("\u202egpj.exe", "'\\u202egpj.exe' "), ("a" * 500, "a" * 200 + " ")):
+        body = form([b"words"], {}).replace(b"0.jpg", name.encode())
+        reply = server.ask("POST", "/v1/caption", body, Content_Type=MULTIPART)
+        assert (reply.status, reply.error) == (422, told + "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF")
 
 
 BAD_BODIES: dict[str, tuple[str, str, bytes, int, str]] = {

@@ -36,11 +36,14 @@ COMMON = SIGNATURES[:2]  # Pillow need not import its other readers, forty of th
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
-def open_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Image.Image:
+def open_image(
+    source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES, called: str = ""
+) -> Image.Image:
     """An upright RGB image from a path, ``file://`` URL, bytes, Pillow image or array (H×W, H×W×3 or ×4).
 
     Arrays are uint8, uint16 or floats between 0 and 1. Of an animation the first frame counts; what is transparent
-    becomes white. Size limits are checked before anything is decoded. Every fault is an `ImageError`.
+    becomes white. Size limits are checked before anything is decoded. Every fault is an `ImageError`,
+    which calls bytes by the name ``called`` if there is one.
     """
     if isinstance(source, np.ndarray):
         name = f"array of shape {source.shape}"
@@ -49,7 +52,7 @@ def open_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: 
         name = f"{source.mode} image of {source.width}×{source.height}"
         image = source
     elif isinstance(source, bytes | bytearray | memoryview):
-        name = f"input of {counted(len(source), 'byte')}" if len(source) else "the input"
+        name = called or (f"input of {counted(len(source), 'byte')}" if len(source) else "the input")
         image = _identify(bytes(source), name, max_bytes)
     elif isinstance(source, Stretch):
         name = printable(source)

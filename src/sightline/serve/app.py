@@ -92,8 +92,8 @@ class Service:
         except ConfigError as error:
             raise Refusal(422, str(error)) from None
         answers = await together(
-            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, question)
-            for number, data in enumerate(upload.photos, 1)
+            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, name, question)
+            for number, (data, name) in enumerate(zip(upload.photos, upload.names), 1)
         )
         named = [
             replace(answer, caption=replace(answer.caption, source=name))
@@ -105,9 +105,9 @@ class Service:
 
         return {"explanations": [await self.in_pool(as_explanation, description) for description in named]}
 
-    async def describe_one(self, which: str, data: bytes, question: Question) -> Any:
+    async def describe_one(self, which: str, data: bytes, name: str, question: Question) -> Any:
         try:
-            photo = await self.in_pool(self.describer.prepare, data, question.maps)
+            photo = await self.in_pool(self.describer.prepare, data, question.maps, name)
         except ImageError as error:
             raise Refusal(422, f"{which}{error}") from None
         return await asyncio.wrap_future(self.batcher.submit(photo, question))

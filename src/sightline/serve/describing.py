@@ -90,9 +90,9 @@ class Describer:
             options = replace(options, candidates=OTHERS if options.sample else min(OTHERS, options.beam))
         return Question(options, maps, occlusion)
 
-    def prepare(self, data: bytes, maps: bool) -> Photo:
+    def prepare(self, data: bytes, maps: bool, name: str = "") -> Photo:
         """Open and preprocess; `ImageError` if that cannot be done. May run in any thread."""
-        image = open_image(data, max_pixels=self.max_pixels)
+        image = open_image(data, max_pixels=self.max_pixels, called=name)
         steps = [model.encoder.preprocess for model in self.captioner.models]
         pixels = tuple(step.pixels(image) for step in steps)
         return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
