@@ -223,7 +223,7 @@ def test_all_faults_of_a_recipe_come_at_once_with_the_nearest_names(command: Com
 def test_train_in_a_real_process_then_resume_then_list(recipe: Path, tiny_flickr8k: Path, tmp_path: Path):
     outcome = process("train", recipe, "--data", tiny_flickr8k, "--seed", 3, cwd=tmp_path)
     assert outcome.code == 0, outcome.err
-    assert "CIDEr" in outcome.out
+    assert "CIDEr-D" in outcome.out
     assert "epoch 1:" in outcome.err
     folder = tmp_path / "runs" / "tiny"
     assert "seed = 3" in (folder / "recipe.toml").read_text()
@@ -268,7 +268,7 @@ def test_evaluate_score_and_compare(command: Command, tiny_model: Path, tiny_fli
         "evaluate", tiny_model, "--data", tiny_flickr8k_kept, "-o", tmp_path / "a", "--page", page, *common
     )
     assert outcome.code == 0, outcome.err
-    assert "CIDEr" in outcome.out
+    assert "CIDEr-D" in outcome.out
     assert outcome.out.splitlines()[-1].startswith("sightline ")
     assert "flickr8k:dev|images:2" in outcome.out
     assert page.read_text().startswith("<!doctype html>")

@@ -191,5 +191,5 @@ def test_the_page_lists_the_best_first_and_no_photo_twice(evaluated: Evaluation)
     places = [page.index(f">photo{number}<") for number in (6, 5, 4, 3, 0, 1, 2)]
     assert places == sorted(places)
     assert page.count("<figure>") == 7
-    with pytest.raises(ConfigError, match="CIDEr"):
+    with pytest.raises(ConfigError, match="CIDEr-D"):
         render_page(replace(evaluated, images=(replace(image, scores={}),)))

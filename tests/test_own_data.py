@@ -16,7 +16,7 @@ from sightline.data import load_dataset
 from sightline.errors import ConfigError
 from sightline.evaluation import evaluate
 from sightline.tokenizers import train_tokenizer
-from sightline.training.records import gain
+from sightline.training.records import epoch_line, gain
 from sightline.training.setup import build_model, build_parts, build_tokenizer
 from sightline.training.start import BY_WORD, grown
 from sightline.training.trainer import train
@@ -130,6 +130,11 @@ def test_a_run_says_whether_it_passed_the_model_it_began_with(my_captions: Path,
     train(recipe, my_captions, run, resume=True)  # remembered: the weights at hand are no longer those of the start
     assert "as it is" not in caplog.text
     assert caplog.messages[-1] == told
+
+
+def test_an_epochs_scores_are_told_as_in_the_tables():
+    line = epoch_line({"epoch": 2, "train_nll": 2.5, "cider": 1.3789, "bleu_4": 0.278, "minutes": 1.25, "best": True})
+    assert line == "epoch 3: train 2.500, CIDEr-D 137.9, BLEU-4 27.8, minutes 1.2  (best so far)"
 
 
 @pytest.mark.parametrize(("metric", "name"), [("cider", "CIDEr-D"), ("bleu_4", "BLEU-4"), ("loss", "CIDEr-D")])

@@ -16,7 +16,7 @@ from sightline.files import write_atomically
 from sightline.images import open_image
 
 SIDE = 320  # pixels of a thumbnail's longer side
-LABELS: Final = {"cider": "CIDEr", "bleu_4": "BLEU-4", "meteor": "METEOR", "rouge_l": "ROUGE-L", "bleu_1": "BLEU-1"}
+LABELS: Final = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "meteor": "METEOR", "rouge_l": "ROUGE-L", "bleu_1": "BLEU-1"}
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -33,13 +33,13 @@ ul { margin: .5rem 0 0; padding-left: 1.2rem; font-size: .9rem; }
 
 
 def write_page(evaluation: Evaluation, path: str | Path, count: int = 20) -> None:
-    """The ``count`` best and worst photos by their own CIDEr, in one file that needs no other."""
+    """The ``count`` best and worst photos by their own CIDEr-D, in one file that needs no other."""
     write_atomically(path, render_page(evaluation, count))
 
 
 def render_page(evaluation: Evaluation, count: int = 20) -> str:
     if not all("cider" in image.scores for image in evaluation.images):
-        raise ConfigError("the page ranks photos by CIDEr: evaluate with the metric cider")
+        raise ConfigError("the page ranks photos by CIDEr-D: evaluate with the metric cider")
     ranked = sorted(evaluation.images, key=lambda image: (-image.scores["cider"], image.name))
     count = min(count, (len(ranked) + 1) // 2)  # no photo is among the best and the worst
     best, worst = ranked[:count], ranked[count:][-count:][::-1]

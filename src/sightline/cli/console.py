@@ -23,7 +23,7 @@ SCORES = {
     "bleu_4": "BLEU-4",
     "meteor": "METEOR",
     "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
+    "cider": "CIDEr-D",
     "bleu_1_no_bp": "BLEU-1, no brevity penalty",
     "bleu_2_no_bp": "BLEU-2, no brevity penalty",
     "bleu_3_no_bp": "BLEU-3, no brevity penalty",

@@ -28,7 +28,7 @@ def models(
     from rich.table import Table
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
-    for column in ("parameters", "MB", "BLEU-4", "CIDEr"):
+    for column in ("parameters", "MB", "BLEU-4", "CIDEr-D"):
         table.add_column(column, justify="right")
     for column in ("calibrated", "runtimes"):
         table.add_column(column)

@@ -45,11 +45,12 @@ def epoch_line(record: dict[str, Any]) -> str:
         "train": ("train_nll", "{:.3f}"),
         "dev": ("dev_nll", "{:.3f}"),
         "per char": ("dev_nll_per_character", "{:.3f}"),
-        "CIDEr": ("cider", "{:.1%}"),
-        "BLEU-4": ("bleu_4", "{:.1%}"),
+        NAMES["cider"]: ("cider", "{:.1f}"),
+        NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
     }
-    parts = [f"{label} {form.format(record[key])}" for label, (key, form) in shown.items() if key in record]
+    told = {key: 100 * value if key in NAMES else value for key, value in record.items()}  # scores as in the tables
+    parts = [f"{label} {form.format(told[key])}" for label, (key, form) in shown.items() if key in told]
     return f"epoch {record['epoch'] + 1}: " + ", ".join(parts) + ("  (best so far)" if record.get("best") else "")
 
 
