@@ -380,6 +380,19 @@ def test_parts_taken_away_are_noticed_and_done_again(
     check_complete(photos, output)
 
 
+def test_a_job_that_goes_on_says_how_much_is_done(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "sightline")
+    after(2, monkeypatch, stop)
+    with pytest.raises(KeyboardInterrupt):
+        bulk(photos, tmp_path / "captions.jsonl", tiny_model)
+    assert "going on" not in caplog.text
+    bulk(photos, tmp_path / "captions.jsonl", tiny_model)
+    told = [line for line in caplog.messages if line.startswith("going on")]
+    assert told == [f"going on: {2 * PART} of {5 * PART} photos are done"]
+
+
 def test_an_unfinished_job_is_not_mixed_with_another(
     photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -71,6 +71,7 @@ def work_on_cluster(
     ray = connect(address)
     began = time.monotonic()
     progress = Progress(job)
+    progress.say_what_is_done()
     kept = 0
     with meter("captioning", unit="photos", begin=progress.before) as progress.tell:
         for answer in _answers(ray, job, models, options, settings):

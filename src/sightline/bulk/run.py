@@ -135,6 +135,7 @@ def _work(job: Job, captioner: Captioner, options: DecodingOptions, settings: Se
     several = options.candidates > 1
     kept = 0
     progress = Progress(job)
+    progress.say_what_is_done()
     with (
         meter("captioning", unit="photos", begin=progress.before) as progress.tell,
         Engine(captioner, options, settings.batch_size, workers, progress) as engine,
@@ -184,6 +185,14 @@ class Progress(Watcher):
             self.photos_left += len(part.photos)
             self.shards_left += bool(part.shard)
         self.before = job.listing.photos - self.photos_left
+
+    def say_what_is_done(self) -> None:
+        """One line, if an earlier run did any of it."""
+        listing = self.job.listing
+        counts = ((self.before, listing.photos, "photo"), (listing.shards - self.shards_left, listing.shards, "shard"))
+        if any(done for done, _, _ in counts):
+            told = [f"{done:,} of {counted(every, thing)}" for done, every, thing in counts if every]
+            log.info("going on: %s are done", " and ".join(told))
 
     @property
     def done(self) -> int:

@@ -14,7 +14,7 @@ import typer
 
 from sightline.errors import ConfigError, SightlineError
 
-MANY = 1000  # photos; fewer go into one file in one go, as quickly done again as continued
+MANY = 1000  # photos; up to so many go into one file in one go, as quickly done again as continued
 TABLES = ("parquet", "jsonl", "csv")
 
 

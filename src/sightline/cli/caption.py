@@ -103,7 +103,8 @@ def caption(
 ) -> None:
     """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned.
 
-    Bulk jobs (-o with more than 1,000 photos, Parquet, shards, lists or a folder) go on where they were when stopped.
+    Bulk jobs (-o with shards, Parquet or FOLDER/; .csv or .jsonl of a list or of more than 1,000 photos) go on where
+    they were when stopped.
     """
     form = _form({"text": text, "json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
     options = given(
