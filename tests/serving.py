@@ -31,10 +31,10 @@ from pathlib import Path
 from sightline.serve import describing, server
 gate, look = Path(sys.argv.pop(1)), describing.Describer.look
 
-def when_open(self, photos, crowded):
+def when_open(self, photos):
     while not gate.exists():
         time.sleep(0.01)
-    return look(self, photos, crowded)
+    return look(self, photos)
 
 describing.Describer.look = when_open
 server.HEAD_SECONDS = 0.5

@@ -123,11 +123,11 @@ class StandIn:
     def prepare(self, data: bytes, maps: bool, name: str = "") -> int:
         return len(data)
 
-    def look(self, photos: Sequence[int], crowded: bool) -> Sequence[int]:
+    def look(self, photos: Sequence[int]) -> Sequence[int]:
         assert self.gate.wait(PATIENCE)
         return photos
 
-    def tell(self, seen: Sequence[int], question: Question, crowded: bool) -> list[Described]:
+    def tell(self, seen: Sequence[int], question: Question) -> list[Described]:
         return [Described(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0)) for size in seen]
 
 
@@ -342,7 +342,7 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
     assert question.alone
     assert not describer.question({}, maps=False).alone
     photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
-    seen = describer.look([describer.prepare(photo, maps=True)], crowded=False)
-    told = as_explanation(describer.tell(seen, question, crowded=False)[0])
+    seen = describer.look([describer.prepare(photo, maps=True)])
+    told = as_explanation(describer.tell(seen, question)[0])
     assert told["method"] == "occlusion"
     assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []

@@ -33,23 +33,20 @@ class Recorder:
         self.threads, self.at_once = threads, at_once
         self.looks: list[list[int]] = []
         self.batches: list[list[int]] = []
-        self.crowded: list[bool] = []  # in the order of the calls
         self.gate, self.entered = threading.Event(), threading.Event()
         if open_:
             self.gate.set()
 
-    def look(self, items: Sequence[int], crowded: bool) -> list[int]:
+    def look(self, items: Sequence[int]) -> list[int]:
         self.looks.append(list(items))
-        self.crowded.append(crowded)
         self.entered.set()
         assert self.gate.wait(PATIENCE)
         if 13 in items:
             raise ValueError("unlucky")
         return [item + 100 for item in items]
 
-    def tell(self, seen: Sequence[int], question: Any, crowded: bool) -> list[int]:
+    def tell(self, seen: Sequence[int], question: Any) -> list[int]:
         self.batches.append([item - 100 for item in seen])
-        self.crowded.append(crowded)
         if 17 in self.batches[-1]:
             raise ValueError("unluckier")
         return [2 * item for item in self.batches[-1]]
@@ -104,25 +101,17 @@ def test_what_takes_long_goes_one_by_one_and_stops_when_it_is_given_up():
     assert work.batches == [[0], [1]]
 
 
-def test_who_is_alone_has_all_cores_and_who_is_not_shares_them():
-    work = Recorder(threads=2)
+def test_the_second_thread_does_not_wait_for_the_first():
+    work = Recorder(open_=False, threads=2)
     batcher = Batcher(work, most=4)
     batcher.start()
-    for number in range(3):
-        assert submit(batcher, [number])[0].result(PATIENCE) == 2 * number
-        wait_until(lambda: not batcher._busy, "the thread to be free")
-    assert work.crowded == [False] * 6, "a look and a tell of each"
-
-    work.gate.clear()
-    work.entered.clear()
     answers = submit(batcher, [3])
     assert work.entered.wait(PATIENCE)
     work.entered.clear()
     answers += submit(batcher, [4])
-    assert work.entered.wait(PATIENCE), "the second thread does not wait for the first"
+    assert work.entered.wait(PATIENCE)
     work.gate.set()
     assert [answer.result(PATIENCE) for answer in answers] == [6, 8]
-    assert work.crowded[6:8] == [False, True]
     batcher.stop()
 
 

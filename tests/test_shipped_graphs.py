@@ -53,23 +53,24 @@ def captioners() -> list:
     return both
 
 
-def test_the_server_says_the_same_with_all_cores_for_a_photo_and_with_a_core_for_a_batch(
+def test_the_server_says_the_same_of_a_photo_alone_and_in_a_batch_and_loads_weights_once(
     captioners: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sightline.serve.describing import Describer
 
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    describer = Describer(load(), max_pixels=10**8)
+    whole = load()
+    describer = Describer(whole, max_pixels=10**8)
     assert (describer.threads, describer.at_once) == (2, 1)
-    assert describer.part is not describer.captioner
+    assert describer.captioner is not whole
     question = describer.question({}, maps=True)
     photos = [describer.prepare(path.read_bytes(), maps=True) for path in PHOTOS]
-    alone = [describer.tell(describer.look([photo], False), question, False)[0].caption for photo in photos]
-    batch = describer.tell([describer.look([photo], True)[0] for photo in photos], question, True)
+    alone = [describer.tell(describer.look([photo]), question)[0].caption for photo in photos]
+    batch = describer.tell([describer.look([photo])[0] for photo in photos], question)
     assert [told.caption.text for told in batch] == [caption.text for caption in alone]
     assert [told.caption.score for told in batch] == pytest.approx([caption.score for caption in alone], abs=1e-4)
     assert [caption.text for caption in alone] == [captioners[1].caption(path).text for path in PHOTOS]
-    weights = [captioner.models[0].encoder.session.weights for captioner in (describer.captioner, describer.part)]
+    weights = [captioner.models[0].encoder.session.weights for captioner in (whole, describer.captioner)]
     assert weights[0]
     assert all(weights[0][name] is weights[1][name] for name in weights[0]), "loaded once"
 

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Work(Protocol):
-    """What is done to an item, in two halves; ``crowded`` says whether there is more to do at the same time."""
+    """What is done to an item, in two halves."""
 
     threads: int  # that may do so at once
     at_once: int  # items that are looked at together
 
-    def look(self, items: Sequence[Any], crowded: bool) -> Sequence[Any]: ...
+    def look(self, items: Sequence[Any]) -> Sequence[Any]: ...
 
-    def tell(self, seen: Sequence[Any], question: Any, crowded: bool) -> Sequence[Any]: ...
+    def tell(self, seen: Sequence[Any], question: Any) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,6 @@ class Batcher:
         self.note: Callable[[int, float], None] = lambda count, took: None
         self.seconds_each = 0.0  # what an item took of late
         self._jobs: deque[Job] = deque()
-        self._busy = 0  # threads that have a batch
         self._stopping = False
         self._changed = threading.Condition()
         self._threads = [
@@ -101,8 +100,6 @@ class Batcher:
             each = took / count
             self.seconds_each = each if not self.seconds_each else 0.8 * self.seconds_each + 0.2 * each
             self.note(count, took)
-            with self._changed:
-                self._busy -= 1
 
     def _first(self) -> list[Job]:
         """What a batch begins with; empty when the end has come."""
@@ -113,7 +110,6 @@ class Batcher:
                 if not self._jobs:
                     return []
                 jobs = self._take(self._jobs[0].question)
-            self._busy += 1
             return jobs
 
     def _take(self, question: Hashable, count: int = 0) -> list[Job]:
@@ -133,15 +129,12 @@ class Batcher:
         seen: list[Job] = []
         while jobs:
             count += len(jobs)
-            seen += self._through(jobs, self.work.look, self._is_crowded(count))
+            seen += self._through(jobs, self.work.look)
             with self._changed:
                 jobs = self._take(question, count)
-        for job in self._through(seen, self.work.tell, question, self._is_crowded(count)):
+        for job in self._through(seen, self.work.tell, question):
             job.answer.set_result(job.item)
         return count
-
-    def _is_crowded(self, count: int) -> bool:
-        return count > 1 or self._busy > 1 or bool(self._jobs)
 
     def _through(self, jobs: list[Job], half: Callable[..., Sequence[Any]], *given: Any) -> list[Job]:
         """The jobs with what one half of the work made of their items; those it failed for have their answer."""

@@ -66,14 +66,14 @@ class Description:
 
 
 class Describer:
-    """A lone photo is computed by all cores together; where there are more, each thread has its own and some cores.
+    """Each thread has a photo of its own and its share of the cores, a lone photo, too.
 
-    Cores that share a photo wait for each other at every layer of the network: those with a photo each are done sooner.
+    Cores that share a photo wait for each other at every layer of the network: on two cores a lone photo would be told
+    of in 51 ms instead of 64, for a quarter more processor time, and would hold up whoever comes next.
     """
 
     def __init__(self, captioner: Captioner, max_pixels: int):
-        self.captioner = captioner
-        self.threads, self.at_once, self.part = divided(captioner)
+        self.threads, self.at_once, self.captioner = divided(captioner)
         self.max_pixels = max_pixels
         self.attends = True  # until shown otherwise
 
@@ -97,21 +97,18 @@ class Describer:
         pixels = tuple(step.pixels(image) for step in steps)
         return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
 
-    def look(self, photos: Sequence[Photo], crowded: bool) -> list[Seen]:
-        every = zip(self.fitting(crowded).models, zip(*(photo.pixels for photo in photos)))
+    def look(self, photos: Sequence[Photo]) -> list[Seen]:
+        every = zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
         features = [model.encoder.look(np.stack(pixels)) for model, pixels in every]
         return [
             Seen(tuple(own[place : place + 1] for own in features), replace(photo, pixels=()))
             for place, photo in enumerate(photos)
         ]
 
-    def tell(self, seen: Sequence[Seen], question: Question, crowded: bool) -> list[Description]:
+    def tell(self, seen: Sequence[Seen], question: Question) -> list[Description]:
         features = [ImageFeatures.joined(own) for own in zip(*(one.features for one in seen))]
-        captions = self.fitting(crowded).decode(features, question.options)
+        captions = self.captioner.decode(features, question.options)
         return [self._description(question, caption, one.photo) for caption, one in zip(captions, seen)]
-
-    def fitting(self, crowded: bool) -> Captioner:
-        return self.part if crowded else self.captioner
 
     def _description(self, question: Question, caption: Caption, photo: Photo) -> Description:
         hidden = question.occlusion or any(word.attention is None for word in caption.words)

@@ -127,6 +127,6 @@ def warm_up(describer: Describer) -> None:
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
     for maps in (False, True):
-        seen = describer.look([describer.prepare(grey.getvalue(), maps)], crowded=not maps)
-        (answer,) = describer.tell(seen, describer.question({}, maps), crowded=not maps)
+        seen = describer.look([describer.prepare(grey.getvalue(), maps)])
+        (answer,) = describer.tell(seen, describer.question({}, maps))
         describer.attends &= answer.method == "attention"
