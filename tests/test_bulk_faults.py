@@ -19,6 +19,7 @@ from bulk_deadly import read_or_die
 from bulking import PART, bulk, check_complete, make_photos, parts
 
 import sightline
+from sightline.bulk import job
 from sightline.bulk.inputs import Part
 from sightline.bulk.reading import Answer, Reader
 from sightline.errors import ConfigError, DataError
@@ -88,6 +89,26 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(many: Path, tiny
     assert bulk(many, output, tiny_model).photos == 0, "the last run had left something to do"
     assert kills
     check_complete(many, output)
+    assert list(tmp_path.glob(".*")) == []
+
+
+@posix
+def test_killed_while_it_joins_the_parts_it_leaves_no_half_table(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    output = tmp_path / "captions[1].jsonl"  # brackets mean something to glob
+
+    def die(form: str, tables: object, temporary: Path) -> None:
+        temporary.write_text("half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "merge", die)
+        _, status = os.waitpid(in_child(lambda: bulk(photos, output, tiny_model)), 0)
+    assert os.WIFSIGNALED(status)
+    assert [path.read_text() for path in tmp_path.glob(".*")] == ["half of it"]
+    assert bulk(photos, output, tiny_model).photos == 0
+    check_complete(photos, output)
     assert list(tmp_path.glob(".*")) == []
 
 

@@ -188,6 +188,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def leftovers(path: str | Path) -> list[Path]:
+    """What runs that were killed while writing ``path`` left beside it."""
+    target = Path(path).resolve()
+    return list(target.parent.glob(f".????????.{glob.escape(target.name[-100:])}"))
+
+
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """The whole content or, if anything goes wrong, the file as it was before. Text is UTF-8."""
     with atomic_path(path) as temporary:

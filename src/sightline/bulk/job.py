@@ -24,7 +24,7 @@ from typing import IO, Any
 from sightline.bulk.inputs import Listing, Part, list_inputs, read_parts, roots
 from sightline.bulk.tables import check_columns, error_form, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
-from sightline.files import atomic_path, printable, write_atomically
+from sightline.files import atomic_path, leftovers, printable, write_atomically
 from sightline.types import Caption, Failure
 
 
@@ -186,6 +186,9 @@ class Job:
         """Remove what a killed run was just writing."""
         for folder in (self.folder, self.folder / "_errors"):
             for path in folder.glob(".????????.*"):
+                path.unlink(missing_ok=True)
+        for written in (self.output.path, self.output.errors, self.output.record):
+            for path in leftovers(written):
                 path.unlink(missing_ok=True)
 
     def _clear(self) -> None:
