@@ -140,7 +140,7 @@ def test_another_tokenizer_takes_no_option_of_the_one_before() -> None:
 def test_any_recipe_takes_any_encoder() -> None:
     assert isinstance(load_recipe("patch-transformer-char", ["encoder.name=vgg19"]).encoder, PretrainedEncoder)
     assert isinstance(load_recipe("sat-soft-vgg19", ["encoder.name=patches"]).encoder, PatchEncoder)
-    kept = load_recipe("sat-soft-resnet50", ["encoder.name=resnet101"]).encoder
+    kept = load_recipe("sat-soft-resnet152", ["encoder.name=resnet101"]).encoder
     assert isinstance(kept, PretrainedEncoder)
     assert kept.image_size == 448
 
