@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,6 +205,10 @@ def test_recipes_are_listed_shown_and_checked(command: Command, recipe: Path):
 
 def test_a_recipe_is_shown_by_its_name_alone(command: Command, recipe: Path):
     assert command("recipes", "own-photos") == command("recipes", "show", "own-photos")
+    shown = command("recipes", "sat-hard-vgg19").out
+    assert shown.startswith("# sightline train sat-hard-vgg19 ")  # with the model it begins with
+    assert "training.init=runs/sat-soft-vgg19" in shown.splitlines()[0]
+    assert tomllib.loads(shown)["decoder"]["mode"] == "hard"
     assert command("recipes", recipe, "--set", "training.epochs=7").out.count("epochs = 7") == 1
     outcome = command("recipes", "own-foto")
     assert (outcome.code, outcome.out) == (2, "")

@@ -60,9 +60,9 @@ def test_folders_patterns_and_addresses_name_the_same_photos_once(
 
 
 def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
-    def ask(*options: object) -> str:
+    def ask(*options: object, told: str = "") -> str:
         outcome = command("caption", *photos[:3], "--model", tiny_model, *options)
-        assert (outcome.code, outcome.err) == (0, "")
+        assert (outcome.code, outcome.err) == (0, told)
         return outcome.out
 
     array = json.loads(ask("--json"))
@@ -71,8 +71,9 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
     assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "strangeness", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
-    assert ask("-o", tmp_path / "new" / "captions.json") == ""
-    assert json.loads((tmp_path / "new" / "captions.json").read_text()) == array
+    target = tmp_path / "new" / "captions.json"
+    assert ask("-o", target, told=f"3 photos captioned, 0 failed: {target}\n") == ""
+    assert json.loads(target.read_text()) == array
 
 
 def test_a_table_has_a_row_for_every_photo_that_failed(

@@ -11,6 +11,7 @@ from drawings import EVERY
 
 from sightline.captioner import load
 from sightline.checkpoint import load_checkpoint
+from sightline.cli.train import _show
 from sightline.config import load_recipe, parse_recipe
 from sightline.data import load_dataset
 from sightline.errors import ConfigError
@@ -125,6 +126,7 @@ def test_a_run_says_whether_it_passed_the_model_it_began_with(my_captions: Path,
     assert f"{tiny_model} as it is: dev CIDEr-D 0.0, BLEU-4 {100 * start['bleu_4']:.1f}" in caplog.text
     told = f"dev BLEU-1 {100 * best['bleu_1']:.1f}, the model it began with {100 * start['bleu_1']:.1f}"
     assert best["bleu_1"] > start["bleu_1"]
+    assert best["passed_start"]
     assert caplog.messages[-1] == told
     caplog.clear()
     train(recipe, my_captions, run, resume=True)  # remembered: the weights at hand are no longer those of the start
@@ -144,6 +146,12 @@ def test_a_run_that_gained_nothing_says_so(metric: str, name: str) -> None:
     assert told == f"no epoch was better than the model it began with: dev {name} 28.1 at best, 30.3 before"
     told = gain(start, {"cider": 0.497, "bleu_4": 0.497, "epoch": 0}, metric)
     assert told == f"dev {name} 49.7, the model it began with 30.3"
+
+
+@pytest.mark.parametrize(("passed", "advice"), [(True, "sightline evaluate mine"), (False, "stay with default")])
+def test_what_to_do_next_depends_on_whether_it_gained(passed: bool, advice: str, capsys) -> None:
+    _show({"epoch": 0, "dev_nll": 2.5, "cider": 0.3, "passed_start": passed}, Path("mine"), "my.csv", "default")
+    assert f"next: {advice}" in capsys.readouterr().out
 
 
 def test_scoring_the_start_changes_nothing_of_the_training(my_captions: Path, tiny_model: Path, monkeypatch) -> None:

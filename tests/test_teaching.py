@@ -66,6 +66,12 @@ def test_student_and_teacher_see_the_same_views(photos, teacher):
         assert torch.equal(pixels, source([2], random.Random(seed)))  # a lasting view, not a new one
 
 
+def test_a_teacher_that_is_not_there_is_named_with_what_to_do(photos, tmp_path):
+    recipe = parse_recipe(student(tmp_path / "none"), [])
+    with pytest.raises(ConfigError, match=r"the teacher: .*none.*--set objective.teacher=FOLDER"):
+        build_parts(recipe, load_dataset(photos))
+
+
 def test_both_draw_their_view_from_one_chance(photos, teacher):
     parts = build_parts(parse_recipe(student(teacher), []), load_dataset(photos))
     drawn = []

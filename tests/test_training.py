@@ -283,6 +283,12 @@ def test_resuming_where_nothing_is_to_be_resumed_warns_and_begins(tiny_flickr8k,
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
+def test_drawing_from_random_weights_is_warned_of(tiny_flickr8k, tmp_path, caplog):
+    recipe = parse_recipe(TINY | {"objective": {"name": "self-critical"}}, ["training.epochs=1"])
+    Trainer(recipe, load_dataset(tiny_flickr8k), tmp_path / "run")
+    assert "begins with random weights: --set training.init=FOLDER" in caplog.text
+
+
 def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
     with pytest.raises(ConfigError, match="--resume"):

@@ -70,7 +70,10 @@ def _read(path: str | Path) -> tuple[dict[str, str], dict[str, tuple[str, ...]] 
     if not isinstance(content, dict):
         return read_results(path), None
     if content.get("format") != FORMAT:
-        raise DataError(f"{printable(path)} is neither a scores.json of this version nor a results file")
+        raise DataError(
+            f"{printable(path)} is neither a scores.json of this version nor a results file: "
+            "give what `sightline evaluate -o` wrote, or captions in COCO's results format"
+        )
     try:
         captions = {str(image["name"]): str(image["caption"]) for image in content["images"]}
         people = {str(image["name"]): tuple(map(str, image["references"])) for image in content["images"]}

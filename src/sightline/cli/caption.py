@@ -20,7 +20,7 @@ from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import STDIN, complain, failure_line
 from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
-from sightline.files import atomic_path, find_images, local_path, printable
+from sightline.files import atomic_path, counted, find_images, local_path, printable
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def caption(
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
     missing = [failure for failure in found if isinstance(failure, Failure)]
-    failed = bool(missing)
+    outcomes = [True] * len(missing)  # which inputs failed
     for failure in missing:
         complain(f"error: {failure_line(failure)}")
     if images or form == "csv":
@@ -138,9 +138,11 @@ def caption(
                 options["beam"] = max(captioner.options.beam, candidates)
             results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))
         with _open(Path(output) if output else None) as file:
-            for is_failure in _write(file, form, chain(missing, results), say, alt, alone):
-                failed |= is_failure
-    if failed:
+            outcomes = list(_write(file, form, chain(missing, results), say, alt, alone))
+        if output:
+            captioned = counted(outcomes.count(False), "photo")
+            typer.echo(f"{captioned} captioned, {outcomes.count(True)} failed: {printable(output)}", err=True)
+    if any(outcomes):
         raise typer.Exit(1)
 
 

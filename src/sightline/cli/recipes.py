@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -49,10 +50,12 @@ def show(
     name: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
     overrides: Overrides = None,
 ) -> None:
-    """Print a recipe with every value, as it would be trained."""
-    from sightline.config import load_recipe
+    """Print a recipe with every value, and the command that trains it."""
+    from sightline.config import find_recipe, load_recipe
 
-    typer.echo(load_recipe(name, overrides or ()).to_toml(), nl=False)
+    recipe = load_recipe(name, overrides or ())
+    comments = takewhile(lambda line: line.startswith("#"), find_recipe(name).read_text(encoding="utf-8").splitlines())
+    typer.echo("".join(f"{line}\n" for line in comments) + recipe.to_toml(), nl=False)
 
 
 @recipes.command()

@@ -33,10 +33,10 @@ def train(
 
     best = run(chosen, data, folder, resume, format)
     if is_first_process():
-        _show(best, folder, data)
+        _show(best, folder, data, chosen.training.init)
 
 
-def _show(best: dict[str, Any], folder: Path, data: str) -> None:
+def _show(best: dict[str, Any], folder: Path, data: str, start: str | None) -> None:
     from rich.table import Table
 
     table = Table("best epoch", "dev loss per token", title=str(folder), title_justify="left")
@@ -46,4 +46,7 @@ def _show(best: dict[str, Any], folder: Path, data: str) -> None:
         row.append(percent(best[key]))
     table.add_row(*row)
     console().print(table)
-    console().print(f"next: sightline evaluate {folder} --data {data} --split dev", markup=False, soft_wrap=True)
+    advice = f"sightline evaluate {folder} --data {data} --split dev"
+    if not best.get("passed_start", True):
+        advice = f"stay with {start}, which is better on dev; more photos or captions may help"
+    console().print(f"next: {advice}", markup=False, soft_wrap=True)

@@ -58,11 +58,16 @@ def scores_line(scores: dict[str, float]) -> str:
     return "dev " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
 
 
-def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
+def passed(start: dict[str, float], best: dict[str, Any], metric: str) -> bool:
     """Whether a run passed the model it began with; by CIDEr-D where the epochs were chosen by their loss."""
     name = "cider" if metric == "loss" else metric
+    return best[name] > start[name]
+
+
+def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
+    name = "cider" if metric == "loss" else metric
     before, after = f"{100 * start[name]:.1f}", f"{100 * best[name]:.1f}"
-    if best[name] > start[name]:
+    if passed(start, best, metric):
         return f"dev {NAMES[name]} {after}, the model it began with {before}"
     return f"no epoch was better than the model it began with: dev {NAMES[name]} {after} at best, {before} before"
 

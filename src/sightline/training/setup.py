@@ -16,7 +16,7 @@ from sightline.data import Dataset, Example, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.decoders import build_decoder, build_embedding
 from sightline.encoders import build_encoder
-from sightline.errors import ConfigError
+from sightline.errors import CheckpointError, ConfigError
 from sightline.model import CaptionModel
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
@@ -50,9 +50,18 @@ def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
     if recipe.training.init:
         return start_tokenizer(recipe.training.init, dataset.captions("train"), recipe.training.new_words)
     if isinstance(recipe.objective, Distillation):
-        return load_checkpoint(resolve(recipe.objective.teacher)).tokenizer
+        return load_teacher(recipe.objective).tokenizer
     section = recipe.tokenizer
     return train_tokenizer(section.name, dataset.captions("train"), **section.options())
+
+
+def load_teacher(objective: Distillation) -> Checkpoint:
+    try:
+        return load_checkpoint(resolve(objective.teacher))
+    except CheckpointError as error:
+        raise ConfigError(
+            f"the teacher: {error}; train one first, or name a trained model: --set objective.teacher=FOLDER"
+        ) from None
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
@@ -81,13 +90,19 @@ def encoder_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: int = 1) -> Parts:
+    if OBJECTIVES[recipe.objective.name].wants_trained and not recipe.training.init:
+        log.warning(
+            "objective %r learns from what the model itself draws, and this one begins with random weights: "
+            "--set training.init=FOLDER begins with a trained one's",
+            recipe.objective.name,
+        )
     tokenizer = build_tokenizer(recipe, dataset)
     model = build_model(recipe, tokenizer)
     data, training = recipe.data, recipe.training
     train, dev = dataset.examples("train"), dataset.examples("dev")
     if training.dev_photos:
         dev = dev[: training.dev_photos]
-    teacher = load_checkpoint(resolve(recipe.objective.teacher)) if isinstance(recipe.objective, Distillation) else None
+    teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
     taught = teacher_photos(teacher, train, data.views if data.augment else 1) if teacher else None
     if teacher and taught and isinstance(recipe.objective, Distillation) and recipe.objective.captions:

@@ -29,7 +29,7 @@ from sightline.metrics import score
 from sightline.progress import duration, track
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
-from sightline.training.records import Records, gain, scores_line
+from sightline.training.records import Records, gain, passed, scores_line
 from sightline.training.setup import Parts, Step, build_parts
 from sightline.training.state import load_state, save_state
 
@@ -110,6 +110,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         if best and (start := self.progress.get("start")):
             log.info("%s", gain(start, best, self.settings.metric))
+            best = {**best, "passed_start": passed(start, best, self.settings.metric)}
         return best
 
     def _epoch(self) -> None:

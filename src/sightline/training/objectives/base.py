@@ -15,6 +15,8 @@ Logs = dict[str, Tensor]
 
 
 class Objective(nn.Module):
+    wants_trained = False  # learns from what the model itself draws: from random weights it gets nowhere fast
+
     def prepare(self, model: Any, context: Any) -> None:
         """Called once before training with the model and the run's parts (tokenizer, references)."""
 

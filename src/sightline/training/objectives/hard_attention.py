@@ -33,6 +33,7 @@ from sightline.training.objectives.base import (
 
 
 class HardAttention(Objective):
+    wants_trained = True
     baseline: Tensor
     seen: Tensor
 

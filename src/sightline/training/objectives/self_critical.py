@@ -28,6 +28,8 @@ END = "<end>"
 
 
 class SelfCritical(Objective):
+    wants_trained = True
+
     def __init__(
         self, pad: int, samples: int = 5, baseline: Literal["mean", "greedy"] = "mean", temperature: float = 1.0
     ):
