@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.loader import Batch
-from sightline.decoders import AttentionLSTM, Decoder, Embedding
+from sightline.nn.decoders import AttentionLSTM, Decoder, Embedding
 from sightline.training.objectives import CrossEntropy
 from sightline.training.optimization import build_optimizer
 from sightline.types import DecoderOutput, ImageFeatures

@@ -61,7 +61,7 @@ def blip(photo: str) -> Callable[[], object]:
     import torch
     from PIL import Image
 
-    from sightline.torchvision_import import torchvision  # noqa: F401  before transformers, which needs it to load
+    from sightline.nn.torchvision_import import torchvision  # noqa: F401  before transformers, which needs it to load
 
     from transformers import BlipConfig, BlipForConditionalGeneration, BlipImageProcessor  # isort: skip
 

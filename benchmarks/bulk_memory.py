@@ -23,7 +23,7 @@ TEXT = ["a dog runs on the grass", "two people stand on a beach", "a child in a 
 
 def make_crops(source: Path, target: Path, count: int) -> None:
     from sightline.bulk.inputs import find
-    from sightline.images import open_image
+    from sightline.io.images import open_image
 
     chance, made = random.Random(0), 0
     for name in cycle(list(find([str(source)]))):
@@ -41,10 +41,10 @@ def make_crops(source: Path, target: Path, count: int) -> None:
 def make_model(folder: Path) -> None:
     import torch
 
-    from sightline.checkpoint import Checkpoint, save_checkpoint
-    from sightline.decoders import build_decoder
-    from sightline.encoders import build_encoder
-    from sightline.model import CaptionModel
+    from sightline.nn.caption_model import CaptionModel
+    from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+    from sightline.nn.decoders import build_decoder
+    from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer
 
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ from sightline.bulk.inputs import Part, find
 from sightline.bulk.job import save_part
 from sightline.bulk.reading import Squares, read_photo
 from sightline.bulk.run import choose_device, count_workers
-from sightline.captioner import load
+from sightline.engine.captioner import load
 from sightline.types import Failure
 
 

@@ -15,7 +15,7 @@ import time
 import torch
 from torch import Tensor
 
-from sightline.decoders import Decoder, build_decoder
+from sightline.nn.decoders import Decoder, build_decoder
 from sightline.types import ImageFeatures
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sightline.decoders import build_decoder
 from sightline.decoding import DecodingOptions, decode
-from sightline.encoders import build_encoder
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderState, ImageFeatures
 
@@ -46,7 +46,7 @@ class EndingDecoder:
 
 
 @torch.inference_mode()
-def look(model: CaptionModel, photos: Tensor, batch: int) -> None:
+def encode(model: CaptionModel, photos: Tensor, batch: int) -> None:
     for part in photos.split(batch):
         model.encoder(part)
 
@@ -83,7 +83,7 @@ def main() -> None:
         lengths = caption(model, photos[: options.batch], options.batch, options.beam)  # warming up
         for _ in range(options.rounds):  # in turn, so that a busy machine slows both alike
             began = time.perf_counter()
-            look(model, photos, options.batch)
+            encode(model, photos, options.batch)
             looked = time.perf_counter()
             lengths = caption(model, photos, options.batch, options.beam)
             bare.append(looked - began)

@@ -9,7 +9,7 @@ import litserve
 from fastapi import Request
 
 import sightline
-from sightline.images import open_image
+from sightline.io.images import open_image
 
 
 class Captions(litserve.LitAPI):

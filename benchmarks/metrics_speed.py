@@ -17,18 +17,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from sightline.metrics.meteor_build import find_source
+from sightline.evaluation.metrics.meteor_build import find_source
 
 OURS = {
     "METEOR": """
-from sightline.metrics.meteor import Meteor
+from sightline.evaluation.metrics.meteor import Meteor
 meteor = Meteor()
 words = lambda text: text.split()
 rows = meteor.statistics(list(map(words, captions)), [list(map(words, texts)) for texts in references])
 print(meteor.aggregate(rows)["meteor"])
 """,
     "PTB": """
-from sightline.metrics.ptb import tokenize_all
+from sightline.evaluation.metrics.ptb import tokenize_all
 print(sum(map(len, tokenize_all([*captions, *(text for texts in references for text in texts)]))))
 """,
 }

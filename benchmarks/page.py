@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from sightline.captioner import load
 from sightline.data import load_dataset
-from sightline.images import open_image
+from sightline.engine.captioner import load
+from sightline.io.images import open_image
 
 ASK = """async (data) => {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));

@@ -20,8 +20,8 @@ import time
 
 from PIL import Image
 
-from sightline.captioner import DEFAULT_MODEL, resolve
-from sightline.exported import MANIFEST
+from sightline.nn.hub import DEFAULT_MODEL, resolve
+from sightline.onnx import MANIFEST
 
 HELP = """
 import sys

@@ -15,7 +15,7 @@ import pytest
 from commands import Command, Outcome
 from drawings import DRAWINGS, EVERY
 
-from sightline import progress
+from sightline.io import progress
 
 
 def make_flickr8k(root: Path) -> Path:
@@ -67,11 +67,11 @@ def tiny_model(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactor
     """An untrained model folder, small enough to caption in milliseconds; only to be read."""
     import torch
 
-    from sightline.checkpoint import Checkpoint, save_checkpoint
     from sightline.data import load_dataset
-    from sightline.decoders import build_decoder
-    from sightline.encoders import build_encoder
-    from sightline.model import CaptionModel
+    from sightline.nn.caption_model import CaptionModel
+    from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+    from sightline.nn.decoders import build_decoder
+    from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer
 
     torch.manual_seed(1)

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sightline.checkpoint import Checkpoint
-from sightline.decoders import build_decoder
-from sightline.encoders import build_encoder
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import train_tokenizer
 from sightline.types import Caption, Word
 

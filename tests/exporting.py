@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sightline.checkpoint import Checkpoint, save_checkpoint
 from sightline.cli import run
-from sightline.decoders import build_decoder
-from sightline.encoders import build_encoder
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import train_tokenizer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sightline.encoders import Encoder
+from sightline.nn.encoders import Encoder
 
 # As each network gives it at its own size: depth, height and width, and that size.
 NATIVE = {

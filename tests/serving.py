@@ -29,14 +29,14 @@ GATED = """
 import sys, time
 from pathlib import Path
 from sightline.serve import describing, server
-gate, look = Path(sys.argv.pop(1)), describing.Describer.look
+gate, look = Path(sys.argv.pop(1)), describing.Describer.encode
 
 def when_open(self, photos):
     while not gate.exists():
         time.sleep(0.01)
     return look(self, photos)
 
-describing.Describer.look = when_open
+describing.Describer.encode = when_open
 server.HEAD_SECONDS = 0.5
 from sightline.cli import main
 main()

@@ -17,28 +17,17 @@ PACKAGE = Path(sightline.__file__).parent
 # Top to bottom, each line one level: a file imports from its own level's folder or from above, never from below.
 ORDER = [
     {"errors"},
-    {"config"},
+    {"recipes"},
     {"types"},
-    {"files"},
-    {"confidence"},
-    {"images"},
-    {"progress"},
-    {"blocks", "torchvision_import"},
+    {"io"},
     {"data"},
     {"tokenizers"},
-    {"encoders"},
-    {"decoders"},
-    {"model"},
     {"decoding"},
-    {"model_files"},
-    {"exported", "checkpoint", "memory"},
-    {"hub"},
-    {"captioner"},
-    {"metrics"},
+    {"nn"},
+    {"onnx"},
+    {"engine"},
     {"evaluation"},
-    {"calibration", "comparison", "evaluation_page", "remembering"},
     {"training"},
-    {"export"},
     {"explain"},
     {"bulk"},
     {"serve"},
@@ -81,7 +70,7 @@ def misplaced(source: str, module: Path) -> list[str]:
 def test_every_part_of_the_package_has_its_place_in_the_plan() -> None:
     parts = {part_of(module) for module in MODULES} - ENTRANCES
     assert parts - set(LEVEL) == set()
-    assert {"errors", "config", "encoders", "training"} <= parts
+    assert {"errors", "recipes", "nn", "training"} <= parts
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(PACKAGE)))
@@ -93,13 +82,13 @@ def test_imports_point_upwards_only(module: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("model.py", "from sightline.captioner import load"),
-        ("model.py", "import sightline.checkpoint"),
-        ("model.py", "def late():\n    from sightline import captioner"),
-        ("model.py", "from .training.setup import Parts"),
-        ("encoders/base.py", "from ..decoders import Decoder"),
-        ("encoders/base.py", "from sightline.decoders.base import Decoder"),
-        ("blocks.py", "import sightline.torchvision_import"),
+        ("nn/caption_model.py", "from sightline.engine.captioner import load"),
+        ("nn/caption_model.py", "import sightline.onnx"),
+        ("nn/caption_model.py", "def late():\n    from sightline import engine"),
+        ("nn/caption_model.py", "from ..training.setup import Parts"),
+        ("nn/encoders/base.py", "from ...onnx import Manifest"),
+        ("tokenizers/base.py", "from sightline.nn.decoders.base import Decoder"),
+        ("types.py", "import sightline.nn.torchvision_import"),
     ],
 )
 def test_an_import_from_below_would_be_noticed(file: str, line: str) -> None:
@@ -109,10 +98,10 @@ def test_an_import_from_below_would_be_noticed(file: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("model.py", "from sightline.encoders.base import Encoder"),
-        ("encoders/base.py", "from .weights import fingerprint"),
-        ("encoders/base.py", "from sightline import errors"),
-        ("encoders/base.py", "import numpy"),
+        ("nn/caption_model.py", "from sightline.nn.encoders.base import Encoder"),
+        ("nn/encoders/base.py", "from .weights import fingerprint"),
+        ("nn/encoders/base.py", "from sightline import errors"),
+        ("nn/encoders/base.py", "import numpy"),
     ],
 )
 def test_an_import_from_above_or_beside_is_fine(file: str, line: str) -> None:
@@ -137,12 +126,12 @@ def test_importing_sightline_imports_nothing_heavy() -> None:
 
 def test_what_is_used_is_imported() -> None:
     assert loaded_by("import sightline; sightline.SightlineError; sightline.Caption") == set()
-    assert "pydantic" in loaded_by("import sightline.config")
+    assert "pydantic" in loaded_by("import sightline.recipes.config")
 
 
 def test_torch_waits_for_a_model_that_needs_it() -> None:
-    assert "torch" not in loaded_by("from sightline.captioner import Captioner, load")
-    assert "torch" not in loaded_by("import sightline.decoding, sightline.images, sightline.explain")
+    assert "torch" not in loaded_by("from sightline.engine.captioner import Captioner, load")
+    assert "torch" not in loaded_by("import sightline.decoding, sightline.io.images, sightline.explain")
 
 
 def test_every_public_name_can_be_reached() -> None:
@@ -154,9 +143,9 @@ def test_every_public_name_can_be_reached() -> None:
 
 def test_registries_are_plain_dicts_of_names() -> None:
     from sightline.data import DATASETS
-    from sightline.decoders import DECODERS
-    from sightline.encoders import ENCODERS
-    from sightline.metrics import METRICS
+    from sightline.evaluation.metrics import METRICS
+    from sightline.nn.decoders import DECODERS
+    from sightline.nn.encoders import ENCODERS
     from sightline.tokenizers import TOKENIZERS
     from sightline.training.objectives import OBJECTIVES
 
@@ -169,8 +158,8 @@ def test_registries_are_plain_dicts_of_names() -> None:
 def test_recipes_choose_among_exactly_the_registered_parts() -> None:
     from typing import get_args
 
-    from sightline import config
-    from sightline.decoders import DECODERS
+    from sightline.nn.decoders import DECODERS
+    from sightline.recipes import config
     from sightline.tokenizers import TOKENIZERS
     from sightline.training.objectives import OBJECTIVES
 
@@ -191,7 +180,7 @@ def recipes() -> list[Path]:
 def test_a_recipe_parses_and_opens_with_the_command_that_trains_it(path: Path) -> None:
     import shlex
 
-    from sightline.config import load_recipe
+    from sightline.recipes.config import load_recipe
 
     command = shlex.split(path.read_text(encoding="utf-8").splitlines()[0])
     data = "my-captions.csv" if path.stem == "own-photos" else "flickr8k/"

@@ -17,11 +17,11 @@ from sightline.bulk.engine import Engine, to_pixels
 from sightline.bulk.inputs import Part, find, list_inputs, read_parts, roots
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, Summary, caption_all
-from sightline.captioner import Captioner, load
 from sightline.cli.bulk import MANY, Wish, is_bulk
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.images import open_image
-from sightline.progress import Pace
+from sightline.io.images import open_image
+from sightline.io.progress import Pace
 from sightline.types import COLUMNS, Failure
 
 BROKEN = "words.jpg"
@@ -102,7 +102,7 @@ def read(path: Path) -> list[dict]:
     if path.suffix == ".csv":
         rows = list(csv.DictReader(path.open()))
         flag = "true".__eq__
-        casts = {"confidence": float, "unsure": flag, "strangeness": lambda text: text or None, "finished": flag}
+        casts = {"confidence": float, "unsure": flag, "ood_score": lambda text: text or None, "finished": flag}
         return [{name: casts.get(name, str)(value) for name, value in row.items()} for row in rows]
     return lines(path)
 

@@ -23,7 +23,7 @@ from sightline.bulk import job
 from sightline.bulk.inputs import Part
 from sightline.bulk.reading import Answer, Reader
 from sightline.errors import ConfigError, DataError
-from sightline.images import Preprocess
+from sightline.io.images import Preprocess
 from sightline.types import Failure
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork are POSIX")

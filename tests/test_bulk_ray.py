@@ -128,7 +128,7 @@ def test_features_built_by_the_cluster_are_those_of_one_machine(
 
     from sightline.bulk.features import build_features
 
-    import_module("sightline.torchvision_import")  # before timm
+    import_module("sightline.nn.torchvision_import")  # before timm
     import timm
 
     save_file(timm.create_model("test_vit", pretrained=False).state_dict(), tmp_path / "vit.safetensors")

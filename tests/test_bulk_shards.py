@@ -12,8 +12,8 @@ import pytest
 
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, caption_all
-from sightline.captioner import load
 from sightline.data.tar import list_shard, members
+from sightline.engine.captioner import load
 from sightline.types import Failure
 
 COUNT = 6

@@ -13,10 +13,19 @@ import pytest
 from made_up import a_dog
 
 import sightline
-from sightline import calibration
-from sightline.calibration import Observed, Statistics, check, fit, grouped_logistic, logistic, reliability, used
-from sightline.checkpoint import load_checkpoint
 from sightline.errors import ConfigError, DataError
+from sightline.evaluation import calibration
+from sightline.evaluation.calibration import (
+    Observed,
+    Statistics,
+    check,
+    fit,
+    grouped_logistic,
+    logistic,
+    reliability,
+    used,
+)
+from sightline.nn.checkpoint import load_checkpoint
 from sightline.types import Caption, Word
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
@@ -122,23 +131,23 @@ def test_what_leaves_the_narrow_directions_is_strange() -> None:
     observed, train = made_world(300)
     photos = Statistics.of(train).photos(observed)
     assert photos.directions == 4
-    usual = photos.strangeness(np.stack([one.pooled for one in observed]))
+    usual = photos.ood_score(np.stack([one.pooled for one in observed]))
     assert np.mean(usual > 1) == pytest.approx(calibration.STRANGE, abs=0.01)
     large = np.zeros((1, 20))
     large[0, 0] = 30.0  # far, but where photos do differ
     odd = np.zeros((1, 20))
     odd[0, 15:] = 0.5  # near, but where none does
-    assert photos.strangeness(large)[0] < 1 < photos.strangeness(odd)[0]
+    assert photos.ood_score(large)[0] < 1 < photos.ood_score(odd)[0]
 
 
 def test_features_that_never_change_do_not_break_the_statistics() -> None:
     train = np.random.default_rng(0).normal(size=(60, 10))
     train[:, 3:] = 1.0
     photos = Statistics.of(train).photos([Observed(row, a_dog(), (True, True, True)) for row in train])
-    assert np.isfinite(photos.strangeness(train)).all()
+    assert np.isfinite(photos.ood_score(train)).all()
     changed = train[:1].copy()
     changed[0, 3:] = 2.0
-    assert photos.strangeness(changed)[0] > 1
+    assert photos.ood_score(changed)[0] > 1
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

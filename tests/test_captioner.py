@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from tiny_checkpoints import LENGTH, tiny
 
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import save_checkpoint
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import CheckpointError, ConfigError, ImageError
+from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Failure
 
 

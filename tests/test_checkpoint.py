@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from tiny_checkpoints import LENGTH, OPTIONS, logits, tiny, tokenizer
 
 import sightline
-from sightline import checkpoint as module
-from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.decoders import DECODERS, build_decoder
-from sightline.encoders import build_encoder
 from sightline.errors import DataError
-from sightline.model import CaptionModel
-from sightline.model_files import checkpoint_hash
+from sightline.io.model_files import checkpoint_hash
+from sightline.nn import checkpoint as module
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.decoders import DECODERS, build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import TOKENIZERS
 
 
@@ -149,7 +149,7 @@ def test_a_save_cut_off_by_the_system_leaves_the_old_weights(folder: Path) -> No
     assert len(before) > 4096
     script = (
         "import resource, sys\n"
-        "from sightline.checkpoint import load_checkpoint, save_checkpoint\n"
+        "from sightline.nn.checkpoint import load_checkpoint, save_checkpoint\n"
         "from sightline.errors import DataError\n"
         "loaded = load_checkpoint(sys.argv[1])\n"
         "loaded.model.decoder.norm.bias.add_(1)\n"

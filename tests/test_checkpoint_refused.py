@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import LENGTH, refusal, tiny, tokenizer
 
 import sightline
-from sightline import checkpoint as module
-from sightline import model_files
-from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.config import LstmDecoder, TransformerDecoder
-from sightline.decoders import build_decoder
-from sightline.encoders import build_encoder
-from sightline.model import CaptionModel
+from sightline.io import model_files
+from sightline.nn import checkpoint as module
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
+from sightline.recipes.config import LstmDecoder, TransformerDecoder
 
 
 @pytest.fixture

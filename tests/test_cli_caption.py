@@ -69,7 +69,7 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     assert [row["source"] for row in array] == [str(photo) for photo in photos[:3]]
     assert [json.loads(line) for line in ask("--jsonl").splitlines()] == array
     rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
-    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "strangeness", "finished", "error"]
+    assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "ood_score", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
     target = tmp_path / "new" / "captions.json"
     assert ask("-o", target, told=f"3 photos captioned, 0 failed: {target}\n") == ""

@@ -17,9 +17,9 @@ from made_up import a_dog
 
 import sightline
 from foreign import KINDS, pictures
-from sightline.checkpoint import load_checkpoint, save_checkpoint, save_confidence
-from sightline.confidence import Captions, Confidence, Photos, Words, encode_halves
+from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
 from sightline.errors import CheckpointError
+from sightline.nn.checkpoint import load_checkpoint, save_checkpoint, save_confidence
 from sightline.types import Caption, Word
 
 DIMENSION = 32  # of the tiny model's pooled vector
@@ -59,7 +59,7 @@ def test_chances_follow_the_published_formulas() -> None:
     likelihood = (0.9 * 0.5 * 0.2 * 0.8) ** (1 / 4)
     expected = sigmoid(-0.5 + 1.5 * math.log(mean / (1 - mean)) + 0.25 * math.log(likelihood))
     assert caption.confidence == pytest.approx(expected)
-    assert caption.strangeness == pytest.approx(math.sqrt(((0.5 * 2) ** 2 + (0.25 * 4) ** 2) / 2) / 2, abs=1e-3)
+    assert caption.ood_score == pytest.approx(math.sqrt(((0.5 * 2) ** 2 + (0.25 * 4) ** 2) / 2) / 2, abs=1e-3)
     assert caption.likelihood == pytest.approx(likelihood), "the model's own number stays at hand"
     assert caption.words[1].probability == 0.5
 
@@ -92,11 +92,11 @@ def test_a_caption_nobody_calibrated_is_as_before_and_says_so() -> None:
     caption = a_dog()
     assert caption.confidence == caption.likelihood
     assert caption.words[1].confidence == caption.words[1].probability
-    assert (caption.unsure, caption.strangeness) == (False, None)
+    assert (caption.unsure, caption.ood_score) == (False, None)
     assert caption.certainty() == "52% confidence, uncalibrated"
     told = caption.as_dict()
     assert (told["calibrated"], told["unsure"]) == (False, False)
-    assert "strangeness" not in told
+    assert "ood_score" not in told
     assert set(told["words"][0]) == {"text", "probability"}
 
 
@@ -241,21 +241,21 @@ def test_every_kind_of_output_tells_why_a_caption_is_unsure(
 ) -> None:
     chosen = [*photos[:3], "--model", calibrated]
     told = json.loads(command("caption", *chosen, "--json").out)
-    expected = [(one["source"], one["unsure"], one["strangeness"]) for one in told]
-    assert all(unsure and strangeness > 1 for _, unsure, strangeness in expected)
+    expected = [(one["source"], one["unsure"], one["ood_score"]) for one in told]
+    assert all(unsure and ood_score > 1 for _, unsure, ood_score in expected)
     tables = [csv.DictReader(io.StringIO(command("caption", *chosen, "--csv").out))]
     assert command("caption", *chosen, "-o", tmp_path / "table.csv", "--workers", 0).code == 0
     tables.append(csv.DictReader((tmp_path / "table.csv").open()))
     for table in tables:
-        assert [(row["source"], row["unsure"] == "true", float(row["strangeness"])) for row in table] == expected
+        assert [(row["source"], row["unsure"] == "true", float(row["ood_score"])) for row in table] == expected
     assert command("caption", *chosen, "-o", tmp_path / "table.jsonl", "--workers", 0).code == 0
     rows = [json.loads(line) for line in (tmp_path / "table.jsonl").read_text().splitlines()]
-    assert [(row["source"], row["unsure"], row["strangeness"]) for row in rows] == expected
+    assert [(row["source"], row["unsure"], row["ood_score"]) for row in rows] == expected
     parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs it: pip install pyarrow")
     assert command("caption", *chosen, "-o", tmp_path / "table.parquet", "--workers", 0).code == 0
     rows = parquet.read_table(tmp_path / "table.parquet").to_pylist()
     assert [(row["source"], row["unsure"]) for row in rows] == [row[:2] for row in expected]
-    assert [row["strangeness"] for row in rows] == pytest.approx([row[2] for row in expected])
+    assert [row["ood_score"] for row in rows] == pytest.approx([row[2] for row in expected])
 
 
 # --- strange pictures -----------------------------------------------------------------------------------------------

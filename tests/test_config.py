@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sightline.config import (
+from sightline.errors import ConfigError
+from sightline.recipes.config import (
     PatchEncoder,
     PretrainedEncoder,
     Recipe,
@@ -19,7 +20,6 @@ from sightline.config import (
     parse_recipe,
     recipe_names,
 )
-from sightline.errors import ConfigError
 
 SMALL = {"encoder": {"name": "patches"}, "decoder": {"name": "lstm"}}
 PRETRAINED = {"encoder": {"name": "vgg19"}, "decoder": {"name": "transformer"}}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.blocks import Attention, DecoderBlock, EncoderBlock
-from sightline.decoders import DECODERS, Decoder, build_decoder, build_embedding
-from sightline.decoders.embeddings import read_glove
-from sightline.encoders import build_encoder
 from sightline.errors import ConfigError
-from sightline.model import CaptionModel
+from sightline.nn.blocks import Attention, DecoderBlock, EncoderBlock
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.decoders import DECODERS, Decoder, build_decoder, build_embedding
+from sightline.nn.decoders.embeddings import read_glove
+from sightline.nn.encoders import build_encoder
 from sightline.types import DecoderState, ImageFeatures
 
 FEATURES, PLACES, VOCABULARY, LENGTH = 6, 4, 11, 7

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.decoding import DecodingOptions, Ensemble, as_steps, decode, sample
-from sightline.decoding.filters import drawing_weights, log_softmax
+from sightline.decoding.constraints import drawing_weights, log_softmax
 from sightline.errors import CheckpointError, ConfigError
 from sightline.types import DecoderState, ImageFeatures
 

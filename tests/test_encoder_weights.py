@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sightline.data import load_dataset
-from sightline.encoders import Encoder, build_encoder, encoder_from_spec
-from sightline.encoders.weights import KNOWN_CHANGES, Unfilled, WeightsFile
 from sightline.errors import CheckpointError, ConfigError
-from sightline.images import open_image
-from sightline.torchvision_import import torchvision
+from sightline.io.images import open_image
+from sightline.nn.encoders import Encoder, build_encoder, encoder_from_spec
+from sightline.nn.encoders.weights import KNOWN_CHANGES, Unfilled, WeightsFile
+from sightline.nn.torchvision_import import torchvision
 
 # Weights from a file
 

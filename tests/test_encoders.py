@@ -11,14 +11,14 @@ import torch
 from looking import NATIVE, noise, outputs
 from torch import Tensor, nn
 
-from sightline.decoders import build_decoder
-from sightline.encoders import ENCODERS, Encoder, build_encoder, encoder_from_spec
-from sightline.encoders.timm_model import ALIASES
-from sightline.encoders.torchvision_cnn import NETWORKS
-from sightline.encoders.weights import fingerprint
 from sightline.errors import ConfigError
-from sightline.model import CaptionModel
-from sightline.torchvision_import import torchvision
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import ENCODERS, Encoder, build_encoder, encoder_from_spec
+from sightline.nn.encoders.timm_model import ALIASES
+from sightline.nn.encoders.torchvision_cnn import NETWORKS
+from sightline.nn.encoders.weights import fingerprint
+from sightline.nn.torchvision_import import torchvision
 
 SMALL = {"patches": 32, "dinov2-vits14": 56}  # 96 pixels otherwise: quick, and still several places
 # A layer somewhere in the middle, and parameters before and after its first one.

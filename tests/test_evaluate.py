@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import sightline
-from sightline.captioner import load
-from sightline.comparison import compare
 from sightline.data import load_dataset, read_results, write_results
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError
-from sightline.evaluation import Evaluation, evaluate, score_results
-from sightline.evaluation_page import render_page, write_page
-from sightline.metrics import METRICS, score
-from sightline.metrics.metric import Metric
-from sightline.model_files import checkpoint_hash
+from sightline.evaluation.comparison import compare
+from sightline.evaluation.metrics import METRICS, score
+from sightline.evaluation.metrics.metric import Metric
+from sightline.evaluation.report import render_page, write_page
+from sightline.evaluation.scoring import Evaluation, evaluate, score_results
+from sightline.io.model_files import checkpoint_hash
 
 QUICK = ("bleu", "rouge", "cider")
 

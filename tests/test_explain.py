@@ -9,18 +9,18 @@ from explaining import CAPTIONS, KINDS, caption, checkpoint, photo, planted
 from PIL import Image
 from torch import Tensor
 
-from sightline.captioner import Captioner
-from sightline.checkpoint import Checkpoint
-from sightline.decoders.base import Decoder
-from sightline.encoders.base import Encoder
+from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError
 from sightline.explain import Explanation, explain
 from sightline.explain.maps import HIGHEST, lit, scaled, upsampled
 from sightline.explain.occlusion import PLACES, hide, occlusion_maps
 from sightline.explain.picture import WIDTH, columns_for, draw
 from sightline.explain.trace import replay
-from sightline.images import Preprocess
-from sightline.model import CaptionModel
+from sightline.io.images import Preprocess
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint
+from sightline.nn.decoders.base import Decoder
+from sightline.nn.encoders.base import Encoder
 from sightline.tokenizers import train_tokenizer
 from sightline.types import Caption, DecoderState, ImageFeatures, Word
 

@@ -13,13 +13,13 @@ import pytest
 from explaining import KINDS, caption, checkpoint, photo, planted
 from PIL import Image
 
-from sightline.captioner import Captioner
-from sightline.checkpoint import save_checkpoint
 from sightline.cli import run
+from sightline.engine.captioner import Captioner
 from sightline.errors import ImageError
 from sightline.explain import Explanation, explain
 from sightline.explain.maps import HIGHEST, scaled
 from sightline.explain.picture import WIDTH
+from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Word
 
 # The page

@@ -12,17 +12,17 @@ import pytest
 import torch
 from exporting import model_folder, page_model, pictures
 
-from sightline import export as export_module
-from sightline.captioner import load
-from sightline.checkpoint import load_checkpoint
 from sightline.cli import run
-from sightline.decoders import DECODERS, Decoder, build_decoder
 from sightline.decoding import DecodingOptions, decode
+from sightline.engine.captioner import load
 from sightline.errors import CheckpointError, ConfigError
-from sightline.export import GraphFile, compare, export
-from sightline.export.graphs import decoder_graphs
-from sightline.exported import Manifest
-from sightline.exported.runtime import OnnxDecoder, open_session
+from sightline.nn.checkpoint import load_checkpoint
+from sightline.nn.decoders import DECODERS, Decoder, build_decoder
+from sightline.onnx import Manifest
+from sightline.onnx import export as export_module
+from sightline.onnx.export import GraphFile, compare, export
+from sightline.onnx.graphs import decoder_graphs
+from sightline.onnx.session import OnnxDecoder, open_session
 from sightline.types import ImageFeatures
 
 KINDS = {

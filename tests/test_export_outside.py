@@ -16,14 +16,14 @@ from exporting import pictures, tiny_checkpoint
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from safetensors.torch import save_file
 
-from sightline.captioner import load
-from sightline.checkpoint import save_checkpoint
 from sightline.cli import run
+from sightline.engine.captioner import load
 from sightline.errors import CheckpointError
-from sightline.export.outside import Originals, leave_outside
-from sightline.exported import Manifest
-from sightline.exported.runtime import OUTSIDE, open_session
-from sightline.model_files import places
+from sightline.io.model_files import tensor_slices
+from sightline.nn.checkpoint import save_checkpoint
+from sightline.onnx import Manifest
+from sightline.onnx.external_data import Originals, leave_outside
+from sightline.onnx.session import OUTSIDE, open_session
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["float", "half"])
@@ -46,7 +46,7 @@ def test_graphs_beside_weights_say_what_torch_says(folder: Path) -> None:
 
 
 def test_large_weights_are_in_one_file_only(folder: Path) -> None:
-    header = places(folder / "model.safetensors")
+    header = tensor_slices(folder / "model.safetensors")
     large = {name for name, place in header.items() if np.prod(place.shape) >= 2**10}
     read = {name for graph in Manifest.read(folder).graphs.values() for name in graph.outside}
     assert read == large
@@ -59,7 +59,7 @@ def test_any_program_that_reads_onnx_finds_them(folder: Path) -> None:
     onnx.checker.check_model(str(folder / "encoder.onnx"), full_check=True)
     pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
     theirs = onnxruntime.InferenceSession(str(folder / "encoder.onnx")).run(None, {"pixels": pixels})
-    ours = load(folder).models[0].encoder.look(pixels)
+    ours = load(folder).models[0].encoder.encode(pixels)
     np.testing.assert_allclose(ours.grid, theirs[0], atol=1e-6)
 
 
@@ -178,5 +178,5 @@ def test_a_spoilt_header_is_one_line(tmp_path: Path, fault: str) -> None:
     data = len(header).to_bytes(8, "little") + header + bytes(4) if header.startswith(b"{") else header
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"model.safetensors cannot be read: .*; copy the file again") as error:
-        places(tmp_path / "model.safetensors")
+        tensor_slices(tmp_path / "model.safetensors")
     assert "\n" not in str(error.value)

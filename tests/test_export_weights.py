@@ -9,9 +9,9 @@ import onnx
 import pytest
 from exporting import page_model, pictures
 
-from sightline.captioner import load
-from sightline.export.weights import rounded, store_weights
-from sightline.exported.runtime import open_session
+from sightline.engine.captioner import load
+from sightline.onnx.quantize import rounded, store_weights
+from sightline.onnx.session import open_session
 
 
 def test_int8_weights_are_near_and_small() -> None:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from exporting import pictures, tiny_checkpoint
 
-from sightline import captioner as captioner_module
-from sightline.captioner import load
-from sightline.checkpoint import save_checkpoint
+from sightline.engine import captioner as captioner_module
+from sightline.engine.captioner import load
 from sightline.errors import CheckpointError, ConfigError
+from sightline.nn.checkpoint import save_checkpoint
 
 # Which runtime
 
@@ -75,7 +75,7 @@ def test_an_exported_model_captions_without_torch(exported_folders: tuple[Path, 
         "heavy = [name for name in ('torch', 'torchvision', 'timm', 'onnx', 'safetensors') if name in sys.modules]\n"
         "sys.exit(code or ' '.join(heavy) or 0)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(captioner_module.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(captioner_module.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == load(exported_folders[0]).caption(tmp_path / "noise.png").sentence()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sightline.data import Example
-from sightline.encoders.patches import Patches
 from sightline.errors import DataError
-from sightline.images import open_image
+from sightline.io.images import open_image
+from sightline.nn.encoders.patches import Patches
 from sightline.training import feature_cache
 from sightline.training.feature_cache import FeatureCache
 from sightline.types import ImageFeatures

@@ -12,7 +12,7 @@ from layouts import coco_annotations
 
 from sightline.data import read_references, read_results, read_text, write_results
 from sightline.errors import DataError
-from sightline.files import atomic_path, counted, write_atomically
+from sightline.io.files import atomic_path, counted, write_atomically
 
 
 def test_things_are_counted_in_the_singular_and_the_plural() -> None:

@@ -14,10 +14,10 @@ import pytest
 from fake_hub import TOKEN, FakeHub, serve
 
 import sightline
-from sightline import hub as ours
-from sightline.captioner import resolve
 from sightline.errors import CheckpointError, ConfigError, DataError
-from sightline.files import atomic_folder, models_folder
+from sightline.io.files import atomic_folder, models_folder
+from sightline.nn import hub as ours
+from sightline.nn.hub import resolve
 
 NAME = "somebody/words"
 
@@ -203,7 +203,7 @@ def test_what_was_pushed_can_be_loaded(hub: FakeHub, tiny_model: Path, monkeypat
 
 
 def test_a_folders_own_card_is_kept_and_gets_the_hubs_header(tiny_model: Path, tmp_path: Path) -> None:
-    from sightline.checkpoint import load_checkpoint
+    from sightline.nn.checkpoint import load_checkpoint
 
     folder = shutil.copytree(tiny_model, tmp_path / "mine")
     (folder / "README.md").write_text("# Mine\n")

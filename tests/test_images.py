@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from sightline.errors import CheckpointError, ConfigError, ImageError
-from sightline.images import IMAGE_SUFFIXES, Preprocess, find_images, is_image_path, open_image
+from sightline.io.images import IMAGE_SUFFIXES, Preprocess, find_images, is_image_path, open_image
 from sightline.types import Failure
 
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from drawings import DEV, TRAIN
 
-from sightline.captioner import Captioner, load
 from sightline.cli import run
 from sightline.data import load_dataset
 from sightline.decoding import DecodingOptions, decode
 from sightline.decoding.steps import StepDecoder
+from sightline.engine.captioner import Captioner, load
+from sightline.engine.retrieval import Memory, make_memory
 from sightline.errors import CheckpointError, ConfigError
-from sightline.evaluation import evaluate
+from sightline.evaluation.scoring import evaluate
 from sightline.explain.explanation import explain
-from sightline.memory import Memory, make_memory
-from sightline.remembering import WEIGHTS, remember
 from sightline.tokenizers import train_tokenizer
+from sightline.training.retrieval import WEIGHTS, remember
 from sightline.types import DecoderState, ImageFeatures
 
 WORDS = train_tokenizer("word", ["a dog runs", "a cat sleeps"], min_count=1, max_length=8)

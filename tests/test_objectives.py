@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from sightline.data.loader import Batch
-from sightline.decoders import build_decoder
 from sightline.errors import ConfigError
+from sightline.nn.decoders import build_decoder
 from sightline.tokenizers import TOKENIZERS
 from sightline.training.objectives import OBJECTIVES
 from sightline.training.objectives.base import doubly_stochastic

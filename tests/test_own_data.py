@@ -9,13 +9,13 @@ import pytest
 import torch
 from drawings import EVERY
 
-from sightline.captioner import load
-from sightline.checkpoint import load_checkpoint
 from sightline.cli.train import _show
-from sightline.config import load_recipe, parse_recipe
 from sightline.data import load_dataset
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError
-from sightline.evaluation import evaluate
+from sightline.evaluation.scoring import evaluate
+from sightline.nn.checkpoint import load_checkpoint
+from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.tokenizers import train_tokenizer
 from sightline.training.records import epoch_line, gain
 from sightline.training.setup import build_model, build_parts, build_tokenizer
@@ -95,7 +95,7 @@ def test_the_recipe_starts_from_the_model_in_the_box_and_downloads_nothing(my_ca
     parts = build_tokenizer(recipe, load_dataset(my_captions))
     assert parts.tokens[-1] == "wombat"
     model = build_model(recipe, parts)
-    shipped = load_checkpoint(Path(load.__code__.co_filename).parent / "models" / "default")
+    shipped = load_checkpoint(Path(load.__code__.co_filename).parents[1] / "pretrained" / "default")
     assert model.encoder.preprocess == shipped.model.encoder.preprocess
     assert not any(parameter.requires_grad for parameter in model.encoder.parameters())
     for name, tensor in shipped.model.encoder.state_dict().items():

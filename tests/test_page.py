@@ -22,9 +22,9 @@ from drawings import EVERY
 from PIL import Image
 from serving import serving
 
-from sightline.captioner import Captioner, load
-from sightline.confidence import Captions, Confidence, Photos, Words, encode_halves
-from sightline.images import open_image
+from sightline.engine.captioner import Captioner, load
+from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
+from sightline.io.images import open_image
 from sightline.serve.built import copy_page
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
@@ -106,7 +106,7 @@ def calibration(dimension: int) -> Confidence:
 def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``sightline export --web`` writes, with a model of a few milliseconds that was calibrated at random."""
     pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline[onnx]'")
-    from sightline.export import export
+    from sightline.onnx.export import export
 
     folder = tmp_path_factory.mktemp("page") / "site"
     copy_page(folder)
@@ -186,7 +186,7 @@ def test_the_page_says_what_python_says(browser: Any, site: Path, python: Captio
                 assert told["sentence"] == expected.sentence()
                 assert told["certainty"] == expected.certainty()
                 assert told["confidence"] == pytest.approx(expected.confidence, abs=2e-3)
-                assert told["strangeness"] == pytest.approx(expected.strangeness, abs=5e-3)
+                assert told["ood_score"] == pytest.approx(expected.ood_score, abs=5e-3)
                 for one, other in zip(told["words"], expected.words, strict=True):
                     assert one["text"] == other.text
                     assert one["confidence"] == pytest.approx(other.confidence, abs=2e-3)

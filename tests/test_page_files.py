@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.captioner import load
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError
-from sightline.model_files import file_hash
+from sightline.io.model_files import file_hash
 from sightline.serve.built import BUILT, copy_page
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")

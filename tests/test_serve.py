@@ -123,7 +123,7 @@ class StandIn:
     def prepare(self, data: bytes, maps: bool, name: str = "") -> int:
         return len(data)
 
-    def look(self, photos: Sequence[int]) -> Sequence[int]:
+    def encode(self, photos: Sequence[int]) -> Sequence[int]:
         assert self.gate.wait(PATIENCE)
         return photos
 
@@ -311,7 +311,7 @@ def test_what_is_missing_is_named(complaint, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_frame_is_the_part_of_the_photo_that_the_encoder_sees():
-    from sightline.images import Preprocess
+    from sightline.io.images import Preprocess
 
     assert Preprocess(fit="squash").frame(200, 100) == (0, 0, 1, 1)
     assert Preprocess(size=224, resize=224, fit="crop").frame(200, 100) == pytest.approx((0.25, 0, 0.75, 1))
@@ -321,12 +321,12 @@ def test_the_frame_is_the_part_of_the_photo_that_the_encoder_sees():
 def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a_time(tiny_flickr8k_kept: Path):
     import torch
 
-    from sightline.captioner import Captioner
-    from sightline.checkpoint import Checkpoint
     from sightline.data import load_dataset
-    from sightline.decoders import build_decoder
-    from sightline.encoders import build_encoder
-    from sightline.model import CaptionModel
+    from sightline.engine.captioner import Captioner
+    from sightline.nn.caption_model import CaptionModel
+    from sightline.nn.checkpoint import Checkpoint
+    from sightline.nn.decoders import build_decoder
+    from sightline.nn.encoders import build_encoder
     from sightline.serve.describing import Describer, as_explanation
     from sightline.serve.server import warm_up
     from sightline.tokenizers import train_tokenizer
@@ -342,7 +342,7 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
     assert question.alone
     assert not describer.question({}, maps=False).alone
     photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
-    seen = describer.look([describer.prepare(photo, maps=True)])
+    seen = describer.encode([describer.prepare(photo, maps=True)])
     told = as_explanation(describer.tell(seen, question)[0])
     assert told["method"] == "occlusion"
     assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []

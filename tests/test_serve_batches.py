@@ -17,8 +17,8 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
 from sightline.serve.batching import Batcher
-from sightline.serve.places import Places
-from sightline.serve.refusals import Refusal
+from sightline.serve.http_errors import Refusal
+from sightline.serve.slots import Places
 
 PATIENCE = 60
 
@@ -37,7 +37,7 @@ class Recorder:
         if open_:
             self.gate.set()
 
-    def look(self, items: Sequence[int]) -> list[int]:
+    def encode(self, items: Sequence[int]) -> list[int]:
         self.looks.append(list(items))
         self.entered.set()
         assert self.gate.wait(PATIENCE)

@@ -20,17 +20,17 @@ from safetensors.torch import load_file, save_file
 
 import sightline
 from sightline.bulk.features import build_features, open_caches
-from sightline.config import load_recipe
 from sightline.data import SPLITS, Dataset, load_dataset
 from sightline.errors import ConfigError, DataError
-from sightline.images import open_image
+from sightline.io.images import open_image
+from sightline.recipes.config import load_recipe
 from sightline.training.feature_cache import FeatureCache
 
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
-    import_module("sightline.torchvision_import")  # before timm
+    import_module("sightline.nn.torchvision_import")  # before timm
     import timm
 
     save_file(timm.create_model("test_vit", pretrained=False).state_dict(), tmp_path / "vit.safetensors")

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.captioner import DEFAULT_MODEL, load
-from sightline.exported import Manifest
+from sightline.engine.captioner import load
+from sightline.nn.hub import DEFAULT_MODEL
+from sightline.onnx import Manifest
 
 ROOT = Path(__file__).parents[1]
 PHOTOS = sorted([*(ROOT / "examples").glob("*.jpg"), *(ROOT / "web" / "public" / "examples").glob("*.jpg")])
@@ -65,8 +66,8 @@ def test_the_server_says_the_same_of_a_photo_alone_and_in_a_batch_and_loads_weig
     assert describer.captioner is not whole
     question = describer.question({}, maps=True)
     photos = [describer.prepare(path.read_bytes(), maps=True) for path in PHOTOS]
-    alone = [describer.tell(describer.look([photo]), question)[0].caption for photo in photos]
-    batch = describer.tell([describer.look([photo])[0] for photo in photos], question)
+    alone = [describer.tell(describer.encode([photo]), question)[0].caption for photo in photos]
+    batch = describer.tell([describer.encode([photo])[0] for photo in photos], question)
     assert [told.caption.text for told in batch] == [caption.text for caption in alone]
     assert [told.caption.score for told in batch] == pytest.approx([caption.score for caption in alone], abs=1e-4)
     assert [caption.text for caption in alone] == [captioners[1].caption(path).text for path in PHOTOS]
@@ -80,7 +81,7 @@ def test_the_first_command_imports_only_what_it_needs() -> None:
         "import sys\nfrom sightline.cli import run\n"
         f"code = run(['caption', {str(PHOTOS[0])!r}])\n"
         "heavy = ('torch', 'torchvision', 'timm', 'onnx', 'safetensors', 'tokenizers', 'huggingface_hub', 'accelerate',"
-        " 'sightline.data', 'sightline.config', 'PIL.TiffImagePlugin')\n"
+        " 'sightline.data', 'sightline.recipes.config', 'PIL.TiffImagePlugin')\n"
         "sys.exit(code or ' '.join(name for name in heavy if name in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.config import parse_recipe
 from sightline.data import load_dataset
 from sightline.errors import ConfigError
+from sightline.recipes.config import parse_recipe
 from sightline.training.setup import build_parts
 from sightline.training.trainer import train
 

@@ -17,10 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sightline.captioner import load
-from sightline.config import load_recipe, parse_recipe, recipe_names
 from sightline.data import load_dataset
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.recipes.config import load_recipe, parse_recipe, recipe_names
 from sightline.training.records import read_history
 from sightline.training.trainer import Trainer, train
 
@@ -116,7 +116,7 @@ def calibrated_weights(name: str, folder: Path) -> str:
     """
     if not name.startswith(("resnet", "densenet", "googlenet")):
         return "random"
-    from sightline.torchvision_import import torchvision
+    from sightline.nn.torchvision_import import torchvision
 
     torch.manual_seed(0)
     model = getattr(torchvision.models, name)(weights=None, **({"init_weights": False} if name == "googlenet" else {}))

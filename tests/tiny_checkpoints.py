@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.checkpoint import Checkpoint, load_checkpoint
-from sightline.decoders import build_decoder
-from sightline.encoders import build_encoder
 from sightline.errors import CheckpointError
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import Tokenizer, train_tokenizer
 
 TEXTS = ["a dog runs on the grass", "a red ball lies on the grass", "the dog's ball is red"]

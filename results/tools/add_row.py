@@ -19,12 +19,13 @@ from typing import Any
 from rows import EXPERIMENTS, Row, check_name, hundredths, public, read_row, write_json, write_row
 from runs import commands_of, curve_of, minutes_of, recipe_name, recipe_of
 from script import RESULTS, evenly, parser, run
-from sightline.captioner import Captioner, load, resolve
-from sightline.checkpoint import read_json
 from sightline.data import Dataset, Example, load_dataset, write_results
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError
-from sightline.evaluation import Evaluation, evaluate
-from sightline.progress import track
+from sightline.evaluation.scoring import Evaluation, evaluate
+from sightline.io.progress import track
+from sightline.nn.checkpoint import read_json
+from sightline.nn.hub import resolve
 from sightline.training.feature_cache import FeatureCache
 from table import write_pages
 

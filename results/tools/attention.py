@@ -19,12 +19,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rows import read_json, write_json
 from script import RESULTS, ROOT, check_outside, evenly, named, parser, run
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import checkpoint_hash
 from sightline.data import Example, load_dataset
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.explain.maps import lit, scaled
-from sightline.files import atomic_path
+from sightline.io.files import atomic_path
+from sightline.nn.checkpoint import checkpoint_hash
 from sightline.types import Caption
 
 PHOTOS = 6

@@ -21,13 +21,13 @@ import numpy as np
 
 from rows import read_json, write_json
 from script import RESULTS, evenly, named, parser, run
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import checkpoint_hash
 from sightline.data import Example, load_dataset
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.explain.occlusion import PLACES, occlusion_maps
-from sightline.images import open_image
-from sightline.progress import track
+from sightline.io.images import open_image
+from sightline.io.progress import track
+from sightline.nn.checkpoint import checkpoint_hash
 from table import write_pages
 
 SHARE = 0.25  # of the photo's places that count as where a word comes from

@@ -17,10 +17,10 @@ from foreign import KINDS, pictures
 from plots import GRID, INK, SOFT, STYLE, save
 from rows import write_json
 from script import RESULTS, parser, run
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import checkpoint_hash
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.progress import track
+from sightline.io.progress import track
+from sightline.nn.checkpoint import checkpoint_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

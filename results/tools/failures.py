@@ -21,12 +21,12 @@ from rows import check_name, write_json
 from script import RESULTS, check_outside, parser, run
 from sightline.data import Dataset, load_dataset
 from sightline.errors import DataError
-from sightline.evaluation import Evaluation, ScoredImage, score_results
-from sightline.evaluation_page import write_page
-from sightline.metrics import prepare
-from sightline.metrics.cider import Cider
-from sightline.metrics.meteor_stem import stem
-from sightline.metrics.ptb import tokenize_all
+from sightline.evaluation.metrics import prepare
+from sightline.evaluation.metrics.cider import Cider
+from sightline.evaluation.metrics.meteor_stem import stem
+from sightline.evaluation.metrics.ptb import tokenize_all
+from sightline.evaluation.report import write_page
+from sightline.evaluation.scoring import Evaluation, ScoredImage, score_results
 from table import write_pages
 from word_lists import FUNCTION, NO_ACTION, SUBJECTS
 

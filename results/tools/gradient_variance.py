@@ -27,16 +27,16 @@ from torch import Tensor, nn
 from rows import write_json
 from runs import recipe_of
 from script import RESULTS, parser, run
-from sightline.captioner import Captioner
-from sightline.checkpoint import Checkpoint, checkpoint_hash, load_checkpoint
-from sightline.config import HardAttention as Settings
 from sightline.data import Dataset, Example, load_dataset
 from sightline.data.loader import Batch, CaptionLoader
-from sightline.decoders import Decoder, build_decoder
+from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError
-from sightline.images import open_image
-from sightline.model import CaptionModel
-from sightline.progress import track
+from sightline.io.images import open_image
+from sightline.io.progress import track
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, checkpoint_hash, load_checkpoint
+from sightline.nn.decoders import Decoder, build_decoder
+from sightline.recipes.config import HardAttention as Settings
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import HardAttention
 from sightline.types import ImageFeatures

@@ -18,17 +18,17 @@ from typing import Any
 from markdown_table import table
 from rows import write_json
 from script import RESULTS, ROOT, evenly, parser, run
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import load_checkpoint
-from sightline.config import load_recipe
 from sightline.data import Dataset, Example, load_dataset
-from sightline.evaluation import evaluate
-from sightline.files import write_atomically
-from sightline.memory import Memory
-from sightline.metrics import build, prepare
-from sightline.metrics.bootstrap import paired
-from sightline.remembering import Seen, best_weight, memory_of, try_weights
+from sightline.engine.captioner import Captioner, load
+from sightline.engine.retrieval import Memory
+from sightline.evaluation.metrics import build, prepare
+from sightline.evaluation.metrics.bootstrap import paired
+from sightline.evaluation.scoring import evaluate
+from sightline.io.files import write_atomically
+from sightline.nn.checkpoint import load_checkpoint
+from sightline.recipes.config import load_recipe
 from sightline.training.feature_cache import FeatureCache
+from sightline.training.retrieval import Seen, best_weight, memory_of, try_weights
 from sightline.training.trainer import train
 from table import filled
 
@@ -222,7 +222,7 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
 
 
 def dogs(flickr8k: Dataset, runs: Path) -> dict[str, Any]:
-    """A subject that the model in the box knows well."""
+    """A subject that the default model knows well."""
     own, test = (about(DOGS, flickr8k.examples(split), MOST) for split in ("dev", "test"))
     data = own_photos("dogs", flickr8k, own, test)
     tuned = fine_tuned(data, runs / "dogs", [])

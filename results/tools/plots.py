@@ -19,7 +19,7 @@ from label_places import place_labels
 from rows import Row, read_json, read_rows
 from script import RESULTS, parser, run
 from sightline.errors import ConfigError, DataError
-from sightline.files import atomic_path
+from sightline.io.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sightline.config import RECIPES, recipe_names
 from sightline.errors import ConfigError, DataError
-from sightline.files import printable, write_atomically
+from sightline.io.files import printable, write_atomically
+from sightline.recipes.config import RECIPES, recipe_names
 
 SCORES = (
     "bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_1_no_bp", "bleu_2_no_bp", "bleu_3_no_bp", "bleu_4_no_bp",

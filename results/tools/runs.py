@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rows import SCORES, header_overrides, public, recipe_title
-from sightline.config import Recipe, load_recipe, parse_recipe, recipe_names
 from sightline.errors import ConfigError, DataError
-from sightline.files import printable
+from sightline.io.files import printable
+from sightline.recipes.config import Recipe, load_recipe, parse_recipe, recipe_names
 from sightline.training.records import read_history
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import experiment_sections
 from markdown_table import NOTHING, escape, number, table
 from rows import WEIGHTS_NEEDED, Row, read_json, read_rows, recipe_title, title
-from sightline.captioner import DEFAULT_MODEL
-from sightline.checkpoint import checkpoint_hash
 from sightline.data import read_results
+from sightline.nn.checkpoint import checkpoint_hash
+from sightline.nn.hub import DEFAULT_MODEL
 
 LABELS = {
     "bleu_1": "B1", "bleu_2": "B2", "bleu_3": "B3", "bleu_4": "B4", "bleu_4_no_bp": "B4, no BP",
@@ -57,7 +57,7 @@ def systems(folder: Path) -> str:
 
 def _system(name: str, row: Row, shipped: bool) -> list[str]:
     link = f"[`{name}`](results/{name}.json)"
-    what = f"**{escape(title(row))}** ({link}, the model in the box)" if shipped else f"{escape(title(row))} ({link})"
+    what = f"**{escape(title(row))}** ({link}, the default model)" if shipped else f"{escape(title(row))} ({link})"
     cider = f"{number(row.test['cider'])} ({_range(row, 'cider')})"
     size, minutes = f"{row.parameters / 1e6:.1f} M", f"{row.train_minutes:.0f}"
     return [what, *(number(row.test[key]) for key in SHORT), cider, size, minutes]

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from rows import public, read_row
 from script import RESULTS, parser, run
-from sightline.captioner import DEFAULT_MODEL
-from sightline.checkpoint import checkpoint_hash, load_checkpoint, save_checkpoint
 from sightline.errors import ConfigError
+from sightline.nn.checkpoint import checkpoint_hash, load_checkpoint, save_checkpoint
+from sightline.nn.hub import DEFAULT_MODEL
 
 RECORDS = ("history.jsonl", "run.json")
 GRAPHS = ("*.onnx", "sightline.json")

@@ -16,7 +16,7 @@ from pathlib import Path
 import sections
 from script import RESULTS, ROOT, parser, run
 from sightline.errors import DataError
-from sightline.files import printable, write_atomically
+from sightline.io.files import printable, write_atomically
 
 PAGES = {"README.md": sections.readme, "RESULTS.md": sections.results}
 

@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner, load
+    from sightline.engine.captioner import Captioner, load
     from sightline.errors import SightlineError
-    from sightline.evaluation import evaluate
+    from sightline.evaluation.scoring import evaluate
     from sightline.training.trainer import train
     from sightline.types import Caption, Failure, Word
 
@@ -25,8 +25,8 @@ _HOMES = {
     "Failure": "types",
     "Word": "types",
     "SightlineError": "errors",
-    "Captioner": "captioner",
-    "load": "captioner",
+    "Captioner": "engine.captioner",
+    "load": "engine.captioner",
     "evaluate": "evaluation",
     "train": "training.trainer",
 }

@@ -125,7 +125,7 @@ class Recalled:
         return {"name": self.name, "similarity": round(self.similarity, 3), "captions": list(self.captions)}
 
 
-COLUMNS = ("source", "caption", "confidence", "unsure", "strangeness", "finished")  # of any table of captions
+COLUMNS = ("source", "caption", "confidence", "unsure", "ood_score", "finished")  # of any table of captions
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Caption:
     photo: Image | None = field(default=None, repr=False, compare=False)  # what the model saw of the photo
     tokens: tuple[int, ...] = field(default=(), repr=False, compare=False)  # ids of the text, without start and end
     calibrated: float | None = None  # the chance that it is right; None: nobody calibrated the model
-    strangeness: float | None = None  # of the photo: above 1 it is unlike those the model learnt from
+    ood_score: float | None = None  # of the photo: above 1 it is unlike those the model learnt from
     unsure: bool = False  # not to be relied on: a strange photo, or a chance lower than nearly all
     recalled: tuple[Recalled, ...] = ()  # with a memory: the user's own photos that steered it, nearest first
 
@@ -173,7 +173,7 @@ class Caption:
         """A few words for a person on how far to rely on it."""
         told = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
         if self.unsure:
-            strange = self.strangeness is not None and self.strangeness > 1
+            strange = self.ood_score is not None and self.ood_score > 1
             told = "unsure: unlike the photos it learnt from" if strange else f"unsure: {told}"
         return told + ("" if self.finished else ", cut at the greatest length")
 
@@ -188,7 +188,7 @@ class Caption:
             "caption": self.text,
             "confidence": round(self.confidence, 4),
             "unsure": self.unsure,
-            "strangeness": None if self.strangeness is None else round(self.strangeness, 3),
+            "ood_score": None if self.ood_score is None else round(self.ood_score, 3),
             "finished": self.finished,
         }
 
@@ -200,7 +200,7 @@ class Caption:
             "confidence": round(self.confidence, 4),
             "calibrated": self.calibrated is not None,
             "unsure": self.unsure,
-            **({} if self.strangeness is None else {"strangeness": round(self.strangeness, 3)}),
+            **({} if self.ood_score is None else {"ood_score": round(self.ood_score, 3)}),
             "finished": self.finished,
             "words": [word.as_dict() for word in self.words],
             **({"recalled": [photo.as_dict() for photo in self.recalled]} if self.recalled else {}),

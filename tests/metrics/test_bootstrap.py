@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sightline.errors import DataError
-from sightline.metrics.bleu import Bleu
-from sightline.metrics.bootstrap import interval, paired
-from sightline.metrics.rouge import Rouge
+from sightline.evaluation.metrics.bleu import Bleu
+from sightline.evaluation.metrics.bootstrap import interval, paired
+from sightline.evaluation.metrics.rouge import Rouge
 
 
 def test_the_interval_of_a_mean_is_the_textbook_one() -> None:

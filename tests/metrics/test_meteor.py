@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sightline.errors import DataError
-from sightline.files import cache_folder
-from sightline.metrics import meteor_build
-from sightline.metrics.meteor import Meteor
-from sightline.metrics.meteor_build import find_source
-from sightline.metrics.meteor_data import load
+from sightline.evaluation.metrics import meteor_build
+from sightline.evaluation.metrics.meteor import Meteor
+from sightline.evaluation.metrics.meteor_build import find_source
+from sightline.evaluation.metrics.meteor_data import load
+from sightline.io.files import cache_folder
 
 ORACLE = json.loads((Path(__file__).parents[1] / "data/meteor_oracle.json").read_text(encoding="utf-8"))
 

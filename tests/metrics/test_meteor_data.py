@@ -9,11 +9,11 @@ from zipfile import ZipFile
 import pytest
 
 from sightline.errors import DataError
-from sightline.metrics import meteor_data
-from sightline.metrics.meteor import Meteor
-from sightline.metrics.meteor_align import EXACT, PARAPHRASE, align
-from sightline.metrics.meteor_build import Source
-from sightline.metrics.meteor_data import MeteorData, load
+from sightline.evaluation.metrics import meteor_data
+from sightline.evaluation.metrics.meteor import Meteor
+from sightline.evaluation.metrics.meteor_align import EXACT, PARAPHRASE, align
+from sightline.evaluation.metrics.meteor_build import Source
+from sightline.evaluation.metrics.meteor_data import MeteorData, load
 
 FILES = {
     "function/english.words": "a\nthe\nof\n",

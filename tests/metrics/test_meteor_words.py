@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.metrics.meteor_normalize import normalize
-from sightline.metrics.meteor_stem import stem
-from sightline.metrics.meteor_table import Table, ngram_keys, phrase_key, word_key
+from sightline.evaluation.metrics.meteor_normalize import normalize
+from sightline.evaluation.metrics.meteor_stem import stem
+from sightline.evaluation.metrics.meteor_table import Table, ngram_keys, phrase_key, word_key
 
 PREFIXES = {"Mr": False, "vs": False, "pp": True}
 

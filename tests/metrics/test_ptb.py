@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.metrics.ptb import tokenize, tokenize_all
+from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
 
 ORACLE = json.loads((Path(__file__).parents[1] / "data" / "ptb_oracle.json").read_text(encoding="utf-8"))
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sightline.metrics
+import sightline.evaluation.metrics
 from sightline.errors import ConfigError, DataError
-from sightline.metrics import METRICS, prepare, score
-from sightline.metrics.bleu import Bleu
-from sightline.metrics.cider import Cider, CiderReward
-from sightline.metrics.diversity import diversity
-from sightline.metrics.metric import Metric
-from sightline.metrics.ptb import tokenize, tokenize_all
-from sightline.metrics.rouge import Rouge
+from sightline.evaluation.metrics import METRICS, prepare, score
+from sightline.evaluation.metrics.bleu import Bleu
+from sightline.evaluation.metrics.cider import Cider, CiderReward
+from sightline.evaluation.metrics.diversity import diversity
+from sightline.evaluation.metrics.metric import Metric
+from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
+from sightline.evaluation.metrics.rouge import Rouge
 
 ORACLE = json.loads((Path(__file__).parents[1] / "data" / "metrics_oracle.json").read_text())
 CAPTIONS = [caption for caption, _ in ORACLE["pairs"]]
@@ -180,7 +180,7 @@ def test_a_metric_without_its_data_is_left_out_with_a_warning(
     def missing() -> Metric:
         raise DataError("no tables: install sightline[metrics]")
 
-    monkeypatch.setitem(sightline.metrics.METRICS, "meteor", missing)
+    monkeypatch.setitem(sightline.evaluation.metrics.METRICS, "meteor", missing)
     with caplog.at_level(logging.WARNING):
         scores = score(CAPTIONS, REFERENCES)
     assert "meteor" not in scores

@@ -16,7 +16,7 @@ TINY = (
 
 @pytest.fixture(scope="session")
 def finished_run(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sightline.config import load_recipe
+    from sightline.recipes.config import load_recipe
     from sightline.training.trainer import train
 
     folder = tmp_path_factory.mktemp("runs") / "tiny-words"

@@ -13,16 +13,16 @@ import add_row
 from rows import SCORES, header_overrides, public, read_row, read_rows, title, write_json
 from runs import command_of, commands_of, curve_of, minutes_of, recipe_of
 from script import run
-from sightline.captioner import Captioner, load
-from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.config import load_recipe, recipe_names
 from sightline.data import load_dataset, read_results
-from sightline.decoders import build_decoder
-from sightline.encoders import Encoder, build_encoder
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.evaluation import evaluate
-from sightline.metrics import build
-from sightline.model import CaptionModel
+from sightline.evaluation.metrics import build
+from sightline.evaluation.scoring import evaluate
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import Encoder, build_encoder
+from sightline.recipes.config import load_recipe, recipe_names
 from sightline.tokenizers import train_tokenizer
 
 DECODERS = {
@@ -171,7 +171,7 @@ def test_a_mistake_is_one_line(
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipes_own_command_is_found_again(name: str) -> None:
-    from sightline.config import RECIPES
+    from sightline.recipes.config import RECIPES
 
     recipe = load_recipe(name, header_overrides(name))
     first = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]

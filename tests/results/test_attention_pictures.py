@@ -12,7 +12,7 @@ from PIL import Image
 import attention
 import table
 from script import ROOT, run
-from sightline.checkpoint import save_checkpoint
+from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Word
 
 

@@ -11,8 +11,8 @@ import pytest
 import attention_vs_occlusion as tool
 import table
 from script import run
-from sightline.checkpoint import save_checkpoint
 from sightline.errors import DataError
+from sightline.nn.checkpoint import save_checkpoint
 
 CHANCE = np.random.default_rng(0)
 

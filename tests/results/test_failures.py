@@ -12,8 +12,8 @@ import failures
 import table
 from script import ROOT, run
 from sightline.data import load_dataset, write_results
-from sightline.evaluation import Evaluation, ScoredImage
-from sightline.metrics import build
+from sightline.evaluation.metrics import build
+from sightline.evaluation.scoring import Evaluation, ScoredImage
 
 PEOPLE = [["a", "man", "is", "jumping", "over", "a", "rock"], ["the", "climber", "leaps", "from", "a", "cliff"]]
 

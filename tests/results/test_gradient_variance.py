@@ -12,10 +12,10 @@ import torch
 import gradient_variance as tool
 import table
 from script import run
-from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.config import load_recipe
 from sightline.data import load_dataset
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.recipes.config import load_recipe
 from sightline.training.setup import build_model, build_tokenizer
 
 TINY = (

@@ -13,7 +13,7 @@ from rows import read_row, read_rows
 from script import RESULTS, ROOT
 from sightline.data import load_dataset, read_results
 from sightline.errors import DataError
-from sightline.metrics import score
+from sightline.evaluation.metrics import score
 
 
 def block(page: str, name: str) -> str:
@@ -111,14 +111,14 @@ def test_recipes_whose_weights_nobody_hands_out_are_marked_until_they_have_a_row
 
 
 def test_the_model_in_the_box_is_found_by_its_weights(made_results: Path) -> None:
-    from sightline.captioner import DEFAULT_MODEL
-    from sightline.checkpoint import checkpoint_hash
+    from sightline.nn.checkpoint import checkpoint_hash
+    from sightline.nn.hub import DEFAULT_MODEL
 
     row = json.loads((made_results / "sat-soft-vgg19.json").read_text())
-    assert "the model in the box" not in table.PAGES["README.md"](made_results)["table"]
+    assert "the default model" not in table.PAGES["README.md"](made_results)["table"]
     changed = row | {"signature": f"sightline|ckpt:{checkpoint_hash(DEFAULT_MODEL)}"}
     (made_results / "sat-soft-vgg19.json").write_text(json.dumps(changed))
-    assert "the model in the box" in table.PAGES["README.md"](made_results)["table"]
+    assert "the default model" in table.PAGES["README.md"](made_results)["table"]
 
 
 def test_samples_show_every_system_beside_a_person(made_results: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 import ship
 from script import run
-from sightline.captioner import load
-from sightline.checkpoint import checkpoint_hash, read_tensors
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError
+from sightline.nn.checkpoint import checkpoint_hash, read_tensors
 
 
 def test_a_run_is_shipped_with_its_rows_scores(finished_run: Path, made_results: Path, tmp_path: Path) -> None:

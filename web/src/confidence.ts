@@ -10,7 +10,7 @@ export interface ConfidenceFile {
 export interface Sureness {
   words: number[];
   caption: number;
-  strangeness: number;
+  ood_score: number;
   unsure: boolean;
 }
 
@@ -27,7 +27,7 @@ export class Confidence {
   }
 
   /** Above 1 a photo is unlike those the model learnt from. */
-  strangeness(pooled: Float32Array): number {
+  ood_score(pooled: Float32Array): number {
     const { directions, dimension, limit } = this.file.photos;
     let sum = 0;
     for (let row = 0; row < directions; row++) {
@@ -38,7 +38,7 @@ export class Confidence {
     return Math.sqrt(sum / directions) / limit;
   }
 
-  judge(words: { text: string; probability: number }[], likelihood: number, strangeness: number): Sureness {
+  judge(words: { text: string; probability: number }[], likelihood: number, ood_score: number): Sureness {
     const { intercept, slope, offsets } = this.file.words, captions = this.file.captions;
     const chances = words.map(({ text, probability }) => {
       const offset = Object.hasOwn(offsets, text) ? offsets[text] : 0;
@@ -49,7 +49,7 @@ export class Confidence {
     const mean = chosen.length ? chosen.reduce((sum, value) => sum + value, 0) / chosen.length : 0;
     const log = Math.log(Math.max(likelihood, 1e-30));
     const caption = sigmoid(captions.intercept + captions.words * logit(mean) + captions.log_probability * log);
-    return { words: chances, caption, strangeness, unsure: strangeness > 1 || caption < captions.unsure_below };
+    return { words: chances, caption, ood_score, unsure: ood_score > 1 || caption < captions.unsure_below };
   }
 }
 

@@ -20,7 +20,7 @@ export interface Told {
   confidence: number;
   calibrated: boolean;
   unsure: boolean;
-  strangeness: number | null;
+  ood_score: number | null;
   certainty: string;
   finished: boolean;
   others: { text: string; confidence: number }[];

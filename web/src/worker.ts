@@ -118,10 +118,10 @@ function lit(words: Word[]): Word[] {
 }
 
 function tell(found: Hypothesis[], model: Model, seen: Seen, pooled: Float32Array): Told {
-  const strangeness = model.confidence?.strangeness(pooled) ?? null;
-  const [best, ...others] = found.map((hypothesis) => judged(hypothesis, wordsFrom(hypothesis, model), model.confidence, strangeness));
+  const ood_score = model.confidence?.ood_score(pooled) ?? null;
+  const [best, ...others] = found.map((hypothesis) => judged(hypothesis, wordsFrom(hypothesis, model), model.confidence, ood_score));
   return {
-    ...best, words: lit(best.words), strangeness, frame: seen.frame, seconds: { photo: 0, encoder: 0, words: 0 },
+    ...best, words: lit(best.words), ood_score, frame: seen.frame, seconds: { photo: 0, encoder: 0, words: 0 },
     others: others.map(({ text, confidence }) => ({ text, confidence })),
   };
 }
@@ -129,14 +129,14 @@ function tell(found: Hypothesis[], model: Model, seen: Seen, pooled: Float32Arra
 type Judged = Pick<Told, "text" | "sentence" | "words" | "confidence" | "calibrated" | "unsure" | "certainty" | "finished">;
 
 /** As `Caption.sentence` and `Caption.certainty` in src/sightline/types.py. */
-function judged(found: Hypothesis, words: Word[], confidence: Confidence | null, strangeness: number | null): Judged {
+function judged(found: Hypothesis, words: Word[], confidence: Confidence | null, ood_score: number | null): Judged {
   const score = found.logProbs.reduce((sum, value) => sum + value, 0), { finished } = found;
   const likelihood = Math.exp(score / Math.max(1, words.length + Number(finished)));
-  const sure = confidence?.judge(words, likelihood, strangeness!);
+  const sure = confidence?.judge(words, likelihood, ood_score!);
   const text = words.map((word) => word.text).join(" "), bare = text.replace(/^[ .]+|[ .]+$/g, "");
   const chance = sure?.caption ?? likelihood, unsure = sure?.unsure ?? false;
   let certainty = `${Math.round(100 * chance)}% confidence${sure ? "" : ", uncalibrated"}`;
-  if (unsure) certainty = strangeness! > 1 ? "unsure: unlike the photos it learnt from" : `unsure: ${certainty}`;
+  if (unsure) certainty = ood_score! > 1 ? "unsure: unlike the photos it learnt from" : `unsure: ${certainty}`;
   if (!finished) certainty += ", cut at the greatest length";
   const sentence = !bare ? "" : unsure ? `unsure: ${bare}.` : `${bare[0].toUpperCase()}${bare.slice(1)}.`;
   return {

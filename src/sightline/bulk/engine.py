@@ -12,9 +12,9 @@ import numpy as np
 
 from sightline.bulk.inputs import Part
 from sightline.bulk.reading import Answer, Opened, Reader, Squares
-from sightline.captioner import Captioner
 from sightline.decoding import DecodingOptions
-from sightline.images import Preprocess
+from sightline.engine.captioner import Captioner
+from sightline.io.images import Preprocess
 from sightline.types import Caption, Failure
 
 
@@ -108,7 +108,7 @@ class Engine:
     def captions(self, photos: Sequence[Squares]) -> list[Caption]:
         """Captions of decoded photos: the bare encoder and decoder."""
         features = [
-            model.encoder.look(to_pixels([squares[place] for squares in photos], preprocess))
+            model.encoder.encode(to_pixels([squares[place] for squares in photos], preprocess))
             for place, (model, preprocess) in enumerate(zip(self.captioner.models, self.preprocesses))
         ]
         return self.captioner.decode(features, self.options)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sightline.bulk.ray import connect, own_error
-from sightline.config import Recipe, load_recipe
 from sightline.data import load_dataset
 from sightline.errors import ConfigError
-from sightline.progress import meter
+from sightline.io.progress import meter
+from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.setup import build_model, build_tokenizer, feature_cache
 

@@ -21,7 +21,7 @@ from typing import Any
 from sightline.bulk.extras import parquet
 from sightline.data.tar import is_shard
 from sightline.errors import ConfigError, DataError
-from sightline.files import atomic_path, is_image_path, local_path, printable
+from sightline.io.files import atomic_path, is_image_path, local_path, printable
 from sightline.types import Failure
 
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")

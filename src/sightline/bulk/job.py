@@ -24,7 +24,7 @@ from typing import IO, Any
 from sightline.bulk.inputs import Listing, Part, list_inputs, read_parts, roots
 from sightline.bulk.tables import check_columns, error_form, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
-from sightline.files import atomic_path, leftovers, printable, write_atomically
+from sightline.io.files import atomic_path, leftovers, printable, write_atomically
 from sightline.types import Caption, Failure
 
 

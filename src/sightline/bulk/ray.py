@@ -20,10 +20,11 @@ from sightline.bulk.engine import Engine
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Job, part_path, save_part
 from sightline.bulk.run import TOLD, Progress, Settings, Summary, check_roots, conclude, count_workers, write_beside
-from sightline.captioner import SHIPPED, load
 from sightline.decoding import DecodingOptions
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
-from sightline.progress import meter
+from sightline.io.progress import meter
+from sightline.nn.hub import SHIPPED
 from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")

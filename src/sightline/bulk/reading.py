@@ -26,13 +26,13 @@ import numpy as np
 from sightline.bulk.inputs import Part
 from sightline.data.tar import list_shard
 from sightline.errors import DataError, ImageError
-from sightline.files import Stretch, is_image_path, printable
-from sightline.images import Preprocess, open_image
+from sightline.io.files import FileSlice, is_image_path, printable
+from sightline.io.images import Preprocess, open_image
 from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
 CHUNK = 4  # photos handed to a worker at once
-Photo = str | Stretch  # a file of its own, or one in a shard
+Photo = str | FileSlice  # a file of its own, or one in a shard
 Squares = tuple[np.ndarray, ...]  # what each encoder of an ensemble sees, (size, size, 3), bytes
 
 

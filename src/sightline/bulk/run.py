@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.beside import embed, find_exiftool, write_sidecars
 from sightline.bulk.engine import Engine, Finished, Watcher
 from sightline.bulk.extras import parquet, ray
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Job, Output
-from sightline.captioner import Captioner, load
+from sightline.bulk.sidecars import embed, find_exiftool, write_sidecars
 from sightline.decoding import DecodingOptions
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.files import counted, printable
-from sightline.progress import duration, meter
+from sightline.io.files import counted, printable
+from sightline.io.progress import duration, meter
 from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")

@@ -15,7 +15,7 @@ from sightline.bulk.extras import parquet
 from sightline.bulk.inputs import Part
 from sightline.bulk.shards import add_caption, add_file, copy_captioned
 from sightline.errors import ConfigError, DataError
-from sightline.files import printable
+from sightline.io.files import printable
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 FORMS = ("parquet", "jsonl", "csv", "tar")
@@ -111,7 +111,7 @@ def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
         "caption": pyarrow.string(),
         "confidence": pyarrow.float32(),
         "unsure": pyarrow.bool_(),
-        "strangeness": pyarrow.float32(),
+        "ood_score": pyarrow.float32(),
         "finished": pyarrow.bool_(),
         "others": pyarrow.list_(pyarrow.string()),
         "reason": pyarrow.string(),

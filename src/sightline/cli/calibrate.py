@@ -9,7 +9,7 @@ import typer
 
 from sightline.cli.console import console, percent
 from sightline.cli.options import BatchSize, Data, Format
-from sightline.files import printable
+from sightline.io.files import printable
 
 ROWS = {"words": "words", "content_words": "content words", "captions": "captions"}
 
@@ -27,10 +27,11 @@ def calibrate(
     """Fit a model's confidence on dev photos. It is written to the model's folder, as confidence.json."""
     from rich.table import Table
 
-    from sightline.calibration import calibrate as run
-    from sightline.captioner import Captioner, resolve
-    from sightline.checkpoint import load_checkpoint, save_confidence
     from sightline.data import load_dataset
+    from sightline.engine.captioner import Captioner
+    from sightline.evaluation.calibration import calibrate as run
+    from sightline.nn.checkpoint import load_checkpoint, save_confidence
+    from sightline.nn.hub import resolve
 
     folder = resolve(model)
     captioner = Captioner([load_checkpoint(folder)])

@@ -20,11 +20,11 @@ from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import STDIN, complain, failure_line
 from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
-from sightline.files import atomic_path, counted, find_images, local_path, printable
+from sightline.io.files import atomic_path, counted, find_images, local_path, printable
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
 
 FORMATS = ("text", "json", "jsonl", "csv", "parquet")
 EMPTY = "is empty: give a photo, as in `sightline caption - < dog.jpg`"
@@ -51,7 +51,7 @@ def caption(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array, with each word's probability.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per line, as soon as it is known.")] = False,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, strangeness, finished, error.")
+        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, ood_score, finished, error.")
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
     alt: Annotated[
@@ -131,7 +131,7 @@ def caption(
         say = Caption.alt if alt else (lambda caption: caption.text) if raw else Caption.sentence
         results: Iterable[Caption | Failure] = ()
         if images:
-            from sightline.captioner import load
+            from sightline.engine.captioner import load
 
             captioner = load(*(model or ()), runtime=runtime, memory=memory)
             if candidates and beam is None and not sample:
@@ -173,7 +173,7 @@ def _find(inputs: list[str]) -> Iterator[str | Failure]:
 def _captions(
     captioner: Captioner, images: list[str], batch_size: int, options: dict, bar: bool
 ) -> Iterator[Caption | Failure]:
-    from sightline.progress import track
+    from sightline.io.progress import track
 
     sources = (_standard_input() if name == STDIN else name for name in images)
     results = captioner.stream(sources, batch_size=batch_size, want_attention=False, **options)

@@ -8,8 +8,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from sightline import progress
-from sightline.files import printable
+from sightline.io import progress
+from sightline.io.files import printable
 from sightline.types import Failure
 
 if TYPE_CHECKING:

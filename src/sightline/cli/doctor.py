@@ -13,7 +13,7 @@ import typer
 
 from sightline.cli.console import failure_line
 from sightline.errors import SightlineError
-from sightline.files import counted
+from sightline.io.files import counted
 from sightline.types import Failure
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _version(name: str) -> str | None:
 def works() -> Iterator[Finding]:
     """The imports that break most often, and a caption from a tiny untrained model."""
     for label, module in (
-        ("torchvision", "sightline.torchvision_import"),
+        ("torchvision", "sightline.nn.torchvision_import"),
         ("timm", "timm"),
     ):
         try:
@@ -100,8 +100,8 @@ def works() -> Iterator[Finding]:
         yield "ok", f"a tiny model captions a picture on {device}"
     except Exception as error:
         yield "fault", f"a tiny model cannot caption a picture: {type(error).__name__}: {error}"
-    from sightline.encoders import ENCODERS
-    from sightline.metrics.meteor_build import find_source
+    from sightline.evaluation.metrics.meteor_build import find_source
+    from sightline.nn.encoders import ENCODERS
 
     yield "ok", f"encoders: {', '.join(ENCODERS)}, and any timm model by its name there"
 
@@ -116,11 +116,11 @@ def _tiny_caption() -> str:
     import torch
     from PIL import Image
 
-    from sightline.captioner import Captioner
-    from sightline.checkpoint import Checkpoint
-    from sightline.decoders import build_decoder
-    from sightline.encoders import build_encoder
-    from sightline.model import CaptionModel
+    from sightline.engine.captioner import Captioner
+    from sightline.nn.caption_model import CaptionModel
+    from sightline.nn.checkpoint import Checkpoint
+    from sightline.nn.decoders import build_decoder
+    from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -136,7 +136,7 @@ def _tiny_caption() -> str:
 
 def caches() -> Iterator[Finding]:
     """What lies in the cache folder, and how much it takes."""
-    from sightline.files import cache_folder
+    from sightline.io.files import cache_folder
 
     folder = cache_folder()
     files = [file for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
@@ -148,7 +148,7 @@ def caches() -> Iterator[Finding]:
 def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
     """What was wrong with a dataset on loading, and which photos do not open."""
     from sightline.data import load_dataset, verify_images
-    from sightline.progress import meter
+    from sightline.io.progress import meter
 
     dataset = load_dataset(path)
     found.append(dataset)
@@ -165,7 +165,8 @@ def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
 
 def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
     """Whether a model loads and says different things of different photos."""
-    from sightline.captioner import DEFAULT_MODEL, load
+    from sightline.engine.captioner import load
+    from sightline.nn.hub import DEFAULT_MODEL
 
     if model is None and not Path(DEFAULT_MODEL).is_dir():
         yield "note", "no model came with this installation: train one, `sightline recipes` lists how"

@@ -23,11 +23,11 @@ from sightline.cli.options import (
     metric_names,
 )
 from sightline.errors import CheckpointError, ConfigError
-from sightline.files import counted
+from sightline.io.files import counted
 
 if TYPE_CHECKING:
-    from sightline.comparison import Comparison
-    from sightline.evaluation import Evaluation
+    from sightline.evaluation.comparison import Comparison
+    from sightline.evaluation.scoring import Evaluation
 
 
 def evaluate(
@@ -66,7 +66,7 @@ def evaluate(
 ) -> None:
     """Caption a split and score it. The 95 % intervals are over 1,000 resamples of its photos."""
     if comparing:
-        from sightline.comparison import compare
+        from sightline.evaluation.comparison import compare
 
         names = given(metrics=metric_names(metrics))
         show_comparison(compare(models, data, split, **names))
@@ -77,9 +77,9 @@ def evaluate(
     if page is not None and len(groups) > 1:
         raise ConfigError("--page shows one model: evaluate one at a time, or all as one with --ensemble")
 
-    from sightline.captioner import load
     from sightline.data import load_dataset
-    from sightline.evaluation import evaluate as run
+    from sightline.engine.captioner import load
+    from sightline.evaluation.scoring import evaluate as run
 
     dataset = load_dataset(data, format)
     options = given(
@@ -101,7 +101,7 @@ def evaluate(
         failed |= bool(result.failures)
         show_scores(result, " + ".join(group))
         if page is not None:
-            from sightline.evaluation_page import write_page
+            from sightline.evaluation.report import write_page
 
             write_page(result, page)
     if failed:

@@ -9,7 +9,7 @@ import typer
 
 from sightline.cli.options import Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, Runtime, given
 from sightline.errors import ConfigError
-from sightline.files import local_path, printable
+from sightline.io.files import local_path, printable
 
 
 def explain(
@@ -44,9 +44,9 @@ def explain(
         no_repeat_ngram=no_repeat_ngram, candidates=candidates,
     )  # fmt: skip
 
-    from sightline.captioner import load
+    from sightline.engine.captioner import load
     from sightline.explain import explain as run
-    from sightline.images import open_image
+    from sightline.io.images import open_image
 
     open_image(source)  # a photo that cannot be read is known before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)

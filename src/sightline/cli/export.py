@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.files import printable
+from sightline.io.files import printable
 
 
 def export(
@@ -29,7 +29,7 @@ def export(
     if site:
         copy_page(site)  # first: it says at once where it cannot be
 
-    from sightline.export import export as run
+    from sightline.onnx.export import export as run
 
     report = run(model, output, int8=int8, web=site and site / "model", licence=licence)
     for folder, manifest in report.folders.items():

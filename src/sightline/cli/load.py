@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.files import printable
+from sightline.io.files import printable
 
 
 def load(
@@ -16,7 +16,7 @@ def load(
     ] = None,
 ) -> None:
     """Fetch a model from the Hugging Face hub. Then every verb takes --model OWNER/MODEL, offline too."""
-    from sightline.hub import load_from_hub
+    from sightline.nn.hub import load_from_hub
 
     checkpoint = load_from_hub(name, revision)
     every, _ = checkpoint.model.count()

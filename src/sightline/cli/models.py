@@ -11,9 +11,9 @@ import typer
 
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError
-from sightline.files import models_folder, printable
+from sightline.io.files import models_folder, printable
+from sightline.nn.hub import SHIPPED
 
-SHIPPED = Path(__file__).parents[1] / "models"
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 EXPORTED = "sightline.json"
 
@@ -109,6 +109,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _numbers(path: Path) -> int:
     """How many numbers a safetensors file holds, from its header."""
-    from sightline.model_files import places
+    from sightline.io.model_files import tensor_slices
 
-    return sum(math.prod(place.shape) for place in places(path).values())
+    return sum(math.prod(place.shape) for place in tensor_slices(path).values())

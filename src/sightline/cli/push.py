@@ -14,8 +14,8 @@ def push(
     message: Annotated[str | None, typer.Option("--message", help="Of the commit there.")] = None,
 ) -> None:
     """Publish a model on the Hugging Face hub. Log in first, with its own `hf auth login`."""
-    from sightline.captioner import resolve
-    from sightline.hub import push as run
+    from sightline.nn.hub import push as run
+    from sightline.nn.hub import resolve
 
     pushed = run(resolve(model), name, private, message)
     typer.echo(f"{pushed.name}: {pushed.address}")

@@ -35,7 +35,7 @@ def list_recipes(context: typer.Context) -> None:
         return
     from rich.table import Table
 
-    from sightline.config import load_recipe, recipe_names
+    from sightline.recipes.config import load_recipe, recipe_names
 
     table = Table("recipe", "encoder", "decoder", "text", "objective", "what it is", box=None, pad_edge=False)
     for name in recipe_names():
@@ -51,7 +51,7 @@ def show(
     overrides: Overrides = None,
 ) -> None:
     """Print a recipe with every value, and the command that trains it."""
-    from sightline.config import find_recipe, load_recipe
+    from sightline.recipes.config import find_recipe, load_recipe
 
     recipe = load_recipe(name, overrides or ())
     comments = takewhile(lambda line: line.startswith("#"), find_recipe(name).read_text(encoding="utf-8").splitlines())
@@ -64,8 +64,8 @@ def check(
     overrides: Overrides = None,
 ) -> None:
     """Say everything that is wrong with recipes. Nothing is trained."""
-    from sightline.config import load_recipe, recipe_names
     from sightline.errors import ConfigError
+    from sightline.recipes.config import load_recipe, recipe_names
 
     failed = False
     for name in names or recipe_names():

@@ -9,7 +9,7 @@ import typer
 
 from sightline.cli.console import percent
 from sightline.cli.options import Data, Format, Runtime
-from sightline.files import counted, printable
+from sightline.io.files import counted, printable
 
 
 def remember(
@@ -27,8 +27,8 @@ def remember(
     format: Format = "auto",
 ) -> None:
     """Let your own captioned photos steer captions, untrained. Verbs that caption take the folder with --memory."""
-    from sightline.captioner import load
-    from sightline.remembering import remember as run
+    from sightline.engine.captioner import load
+    from sightline.training.retrieval import remember as run
 
     captioner = load(*([model] if model else []), runtime=runtime)
     memory, tried = run(captioner, data, split, weight, format)

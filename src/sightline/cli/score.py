@@ -24,7 +24,7 @@ def score(
     format: Format = "auto",
 ) -> None:
     """Score ready captions, whoever made them."""
-    from sightline.evaluation import score_results
+    from sightline.evaluation.scoring import score_results
 
     result = score_results(results, references, split, format=format, **given(metrics=metric_names(metrics)))
     if output is not None:

@@ -10,10 +10,10 @@ import typer
 
 from sightline.cli.options import Memory
 from sightline.errors import ConfigError
-from sightline.files import printable
+from sightline.io.files import printable
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
     from sightline.serve.page_model import PageModel
 
 NEEDED = {
@@ -77,13 +77,13 @@ def serve(
         cors_origins=tuple(cors_origin or ()), allowed_hosts=tuple(name.lower() for name in allow_host or ()),
     )  # fmt: skip
 
-    from sightline import progress
+    from sightline.io import progress
     from sightline.serve.server import listen
     from sightline.serve.server import serve as run
 
     ours = listen(settings.host, settings.port)
 
-    from sightline.captioner import load
+    from sightline.engine.captioner import load
 
     progress.use_terminal(False)  # the model's thread draws no bars
     captioner = load(*(model or ()), memory=memory)

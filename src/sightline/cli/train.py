@@ -23,7 +23,7 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="The same as --set training.seed=N.")] = None,
 ) -> None:
     """Train a recipe. Under torchrun the work is shared and the first process talks."""
-    from sightline.config import load_recipe
+    from sightline.recipes.config import load_recipe
 
     changes = [*(overrides or ()), *([] if seed is None else [f"training.seed={seed}"])]
     chosen = load_recipe(recipe, changes)

@@ -10,7 +10,7 @@ from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_imag
 from sightline.data.reading import read_text
 from sightline.data.results import read_references, read_results, write_results
 from sightline.errors import ConfigError, DataError, nearest
-from sightline.files import local_path, printable
+from sightline.io.files import local_path, printable
 
 __all__ = [
     "DATASETS",

@@ -13,7 +13,7 @@ from sightline.data.gathering import Gathering
 from sightline.data.reading import find_file, folders_under, objects, read_json
 from sightline.data.rows import add_karpathy_rows
 from sightline.errors import DataError
-from sightline.files import printable
+from sightline.io.files import printable
 
 KARPATHY = "dataset_coco.json"
 ANNOTATIONS = re.compile(r"captions_(train|val)(\d{4})\.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sightline.errors import ConfigError
-from sightline.files import Stretch, printable
+from sightline.io.files import FileSlice, printable
 from sightline.types import Failure
 
 SPLITS = ("train", "dev", "test")
@@ -51,7 +51,7 @@ ONE = {
 class Example:
     """One photo and what people wrote about it, as published."""
 
-    image: Path | Stretch
+    image: Path | FileSlice
     captions: tuple[str, ...]
     name: str  # file name, path within the folder, or COCO's number: unique within a dataset
 
@@ -115,7 +115,7 @@ class Dataset:
 def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> list[Failure]:
     """Decode every photo once; those that do not open, and why. ``progress`` is told (done, total)."""
     from sightline.errors import ImageError
-    from sightline.images import open_image
+    from sightline.io.images import open_image
 
     images = [example.image for split in SPLITS for example in dataset.splits[split]]
     failures = []

@@ -14,7 +14,7 @@ from sightline.data.gathering import Gathering
 from sightline.data.reading import find_file, read_lines
 from sightline.data.rows import add_karpathy_rows, add_token_rows, assign_lists
 from sightline.errors import DataError
-from sightline.files import printable
+from sightline.io.files import printable
 
 TOKENS, KARPATHY, TABLE = "Flickr8k.token.txt", "dataset_flickr8k.json", "captions.txt"
 LISTS = {

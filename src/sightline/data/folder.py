@@ -17,7 +17,7 @@ from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.gathering import Gathering
 from sightline.data.reading import read_lines
 from sightline.errors import DataError
-from sightline.files import printable, walk_images
+from sightline.io.files import printable, walk_images
 
 IMAGE = ("image", "file", "file_name", "filename", "path", "image_path", "image_name", "image_file", "photo")
 CAPTION = ("caption", "captions", "text", "description", "comment", "sentence", "sentences")

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from sightline.data.dataset import SPLIT_NAMES, SPLITS, Dataset, Example, Report
 from sightline.errors import DataError
-from sightline.files import Stretch, counted, printable, walk_images
+from sightline.io.files import FileSlice, counted, printable, walk_images
 
 log = logging.getLogger(__name__)
-Image = Path | Stretch
+Image = Path | FileSlice
 
 
 class ImageIndex:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sightline.data.dataset import Example
 from sightline.errors import ConfigError
-from sightline.images import Preprocess, open_image
+from sightline.io.images import Preprocess, open_image
 from sightline.types import ImageFeatures
 
 Photos = Tensor | ImageFeatures

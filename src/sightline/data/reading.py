@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import DataError
-from sightline.files import printable
+from sightline.io.files import printable
 
 
 def folders_under(root: Path, depth: int = 3, limit: int = 1000) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sightline.data.reading import objects, read_json
 from sightline.errors import DataError
-from sightline.files import printable, write_atomically
+from sightline.io.files import printable, write_atomically
 
 
 def write_results(path: str | Path, captions: Mapping[str, str]) -> None:

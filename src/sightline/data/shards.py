@@ -17,8 +17,8 @@ from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.gathering import Gathering
 from sightline.data.tar import is_shard, key_and_suffix, members
 from sightline.errors import DataError
-from sightline.files import Stretch, is_image_path, printable
-from sightline.progress import track
+from sightline.io.files import FileSlice, is_image_path, printable
+from sightline.io.progress import track
 from sightline.types import Failure
 
 LARGEST_TEXT = 2**20  # bytes of a sample's .txt or .json
@@ -28,9 +28,9 @@ class ShardIndex:
     """The photos of some shards by name, ``00000.tar::000012.jpg``."""
 
     def __init__(self) -> None:
-        self.by_path: dict[str, Stretch] = {}
+        self.by_path: dict[str, FileSlice] = {}
 
-    def find(self, name: str) -> list[Stretch]:
+    def find(self, name: str) -> list[FileSlice]:
         return [self.by_path[name]] if name in self.by_path else []
 
     def escapes(self, name: str) -> bool:
@@ -65,7 +65,7 @@ def _find(folder: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _samples(shard: Path, root: Path, gathering: Gathering) -> Iterator[tuple[str, Stretch, list[Any]]]:
+def _samples(shard: Path, root: Path, gathering: Gathering) -> Iterator[tuple[str, FileSlice, list[Any]]]:
     """Each photo with its name in the dataset and its captions."""
     relative = shard.relative_to(root).as_posix()
     with shard.open("rb") as file:
@@ -83,7 +83,7 @@ def _samples(shard: Path, root: Path, gathering: Gathering) -> Iterator[tuple[st
                     facts += _described(_content(file, entry))
             for entry in photos[:1]:
                 name = f"{relative}::{entry.name}"
-                place = Stretch(str(shard), entry.offset_data, entry.size, f"{shard}::{entry.name}")
+                place = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{entry.name}")
                 yield name, place, captions or facts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from sightline.files import Stretch
+from sightline.io.files import FileSlice
 from sightline.types import Failure
 
 BLOCK = tarfile.BLOCKSIZE
@@ -22,7 +22,7 @@ def is_shard(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".tar"
 
 
-def list_shard(path: str | Path) -> tuple[list[Stretch], list[Failure]]:
+def list_shard(path: str | Path) -> tuple[list[FileSlice], list[Failure]]:
     """Where a shard's files lie, in order, and what is wrong with the shard. A file is called ``SHARD::MEMBER``."""
     files, failures = [], []
     try:
@@ -31,7 +31,7 @@ def list_shard(path: str | Path) -> tuple[list[Stretch], list[Failure]]:
                 if isinstance(member, Failure):
                     failures.append(member)
                 elif member.isreg() and not PurePosixPath(member.name).name.startswith("."):
-                    files.append(Stretch(str(path), member.offset_data, member.size, f"{path}::{member.name}"))
+                    files.append(FileSlice(str(path), member.offset_data, member.size, f"{path}::{member.name}"))
     except FileNotFoundError:
         failures.append(Failure(str(path), "does not exist: check the path"))
     except OSError as error:

@@ -7,16 +7,16 @@ from typing import Any
 
 from sightline.decoding.beam import beam_search
 from sightline.decoding.ensemble import Ensemble
+from sightline.decoding.hypotheses import Hypothesis
 from sightline.decoding.options import DecodingOptions
 from sightline.decoding.sampling import draw, same_chances, sample
 from sightline.decoding.steps import Features, StepDecoder, as_steps, photos_in
-from sightline.decoding.trail import Hypothesis
 
 
 def decode(decoder: Any, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
     """``options.candidates`` captions of each photo, best first; several decoders act as an ensemble.
 
-    A decoder is a network of ``sightline.decoders``, or anything else with ``start`` and ``step`` (`StepDecoder`).
+    A decoder is a network of ``sightline.nn.decoders``, or anything else with ``start`` and ``step`` (`StepDecoder`).
     A finished caption comes before one that ``max_length`` cut, whatever their scores. Fewer captions come back only
     where fewer exist.
     """

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.decoding.filters import NEVER, forbid, log_softmax
+from sightline.decoding.constraints import NEVER, forbid, log_softmax
+from sightline.decoding.hypotheses import Endings, Trail, best, worth_dropping
 from sightline.decoding.options import DecodingOptions
 from sightline.decoding.steps import Features, StepDecoder, photos_in
-from sightline.decoding.trail import Endings, Trail, best, worth_dropping
 from sightline.tokenizers.base import Tokenizer
 
 

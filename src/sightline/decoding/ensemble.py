@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.decoding.filters import log_softmax
+from sightline.decoding.constraints import log_softmax
 from sightline.decoding.steps import Features, StepDecoder, as_steps
 from sightline.errors import ConfigError
 from sightline.types import DecoderState, ImageFeatures

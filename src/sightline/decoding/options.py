@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from sightline.errors import ConfigError
+from sightline.errors import CheckpointError, ConfigError
+from sightline.tokenizers.base import Tokenizer
 
 MOST = 1000  # beams, samples or runners-up: beyond that a typing error, not a wish
 
@@ -74,3 +77,15 @@ class DecodingOptions:
             (0 <= self.alternatives <= MOST, f"alternatives is {self.alternatives}, give 0 to {MOST}"),
         ]
         return [problem for fine, problem in checks if not fine]
+
+
+def check_decoding(options: Any, tokenizer: Tokenizer, where: Path) -> None:
+    """Hold a folder's decoding options to the rules, and to the length its tokenizer allows."""
+    try:
+        chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
+    except (TypeError, ConfigError) as error:
+        raise CheckpointError(f"{where}: 'decoding' does not fit: {error}") from None
+    if chosen.max_length > tokenizer.max_length:
+        raise CheckpointError(
+            f"{where}: decoding.max_length is {chosen.max_length}, more than the model's {tokenizer.max_length}"
+        )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.decoding.filters import drawing_weights, forbid, log_softmax
+from sightline.decoding.constraints import drawing_weights, forbid, log_softmax
+from sightline.decoding.hypotheses import Endings, Trail, check_usable, worth_dropping
 from sightline.decoding.options import DecodingOptions
 from sightline.decoding.steps import Features, StepDecoder, as_steps, photos_in
-from sightline.decoding.trail import Endings, Trail, check_usable, worth_dropping
 from sightline.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import numpy as np
 
 from sightline.decoding import as_steps
 from sightline.errors import ConfigError
-from sightline.files import atomic_path, printable, write_atomically
-from sightline.images import ImageSource, open_image
+from sightline.io.files import atomic_path, printable, write_atomically
+from sightline.io.images import ImageSource, open_image
 from sightline.types import Caption
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
 
 SUFFIXES = (".png", ".html")
 LONGEST = 1024  # pixels of the photo's longer side on a page

@@ -13,12 +13,12 @@ import numpy as np
 
 from sightline.decoding import Ensemble
 from sightline.explain.trace import replay
-from sightline.progress import track
+from sightline.io.progress import track
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
 
 PLACES = 8  # the map's side; the patch covers 2 x 2 places and slides by one: 7 x 7 patches
 PATCH = 2
@@ -40,7 +40,7 @@ def occlusion_maps(
     def scores(chosen: Sequence[tuple[int, int] | None]) -> np.ndarray:
         """(patches, words)"""
         features = [
-            model.encoder.look(np.stack([hide(own, patch) for patch in chosen]))
+            model.encoder.encode(np.stack([hide(own, patch) for patch in chosen]))
             for model, own in zip(captioner.models, pixels)
         ]
         log_probs = replay(decoder, features, tokens).log_probs  # (patches, T)

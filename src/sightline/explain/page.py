@@ -20,7 +20,7 @@ from PIL import Image
 
 from sightline.errors import ConfigError
 from sightline.explain.maps import COLOUR, HIGHEST, SCALE, SPREAD, scaled
-from sightline.files import printable
+from sightline.io.files import printable
 from sightline.types import Caption, Word
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.decoding.filters import log_softmax
+from sightline.decoding.constraints import log_softmax
 from sightline.decoding.steps import Features, as_steps, photos_in
 from sightline.tokenizers.base import Tokenizer
 

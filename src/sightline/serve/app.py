@@ -21,13 +21,13 @@ from sightline.serve import schemas
 from sightline.serve.batching import Batcher
 from sightline.serve.docs import docs_page
 from sightline.serve.guard import Guard, SecurityHeaders
+from sightline.serve.http_errors import Refusal, as_json, json_response
 from sightline.serve.metrics import CONTENT_TYPE, Metrics
 from sightline.serve.openapi import openapi_document
 from sightline.serve.page_model import PageModel
-from sightline.serve.places import Places
-from sightline.serve.refusals import Refusal, as_json, json_response
 from sightline.serve.settings import Settings
 from sightline.serve.site import Site
+from sightline.serve.slots import Places
 from sightline.serve.static import StaticFile
 from sightline.serve.uploads import ACCEPTED, Upload, limited, read_form, read_json
 

@@ -25,7 +25,7 @@ class Work(Protocol):
     threads: int  # that may do so at once
     at_once: int  # items that are looked at together
 
-    def look(self, items: Sequence[Any]) -> Sequence[Any]: ...
+    def encode(self, items: Sequence[Any]) -> Sequence[Any]: ...
 
     def tell(self, seen: Sequence[Any], question: Any) -> Sequence[Any]: ...
 
@@ -129,7 +129,7 @@ class Batcher:
         seen: list[Job] = []
         while jobs:
             count += len(jobs)
-            seen += self._through(jobs, self.work.look)
+            seen += self._through(jobs, self.work.encode)
             with self._changed:
                 jobs = self._take(question, count)
         for job in self._through(seen, self.work.tell, question):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from sightline.errors import ConfigError
-from sightline.files import printable
+from sightline.io.files import printable
 
 BUILT = Path(__file__).parent / "page"
 NOTE = "build.json"  # says what it was built from; only our page has one

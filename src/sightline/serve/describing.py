@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.captioner import Captioner
+from sightline.engine.captioner import Captioner
 from sightline.explain.maps import scaled
 from sightline.explain.occlusion import occlusion_maps
-from sightline.exported import Exported
-from sightline.exported.runtime import all_threads
-from sightline.images import Box, open_image
+from sightline.io.images import Box, open_image
+from sightline.onnx import Exported
+from sightline.onnx.session import all_threads
 from sightline.types import Caption, ImageFeatures
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ class Describer:
         pixels = tuple(step.pixels(image) for step in steps)
         return Photo(pixels, steps[0].frame(*image.size), data if maps else None)
 
-    def look(self, photos: Sequence[Photo]) -> list[Seen]:
+    def encode(self, photos: Sequence[Photo]) -> list[Seen]:
         every = zip(self.captioner.models, zip(*(photo.pixels for photo in photos)))
-        features = [model.encoder.look(np.stack(pixels)) for model, pixels in every]
+        features = [model.encoder.encode(np.stack(pixels)) for model, pixels in every]
         return [
             Seen(tuple(own[place : place + 1] for own in features), replace(photo, pixels=()))
             for place, photo in enumerate(photos)

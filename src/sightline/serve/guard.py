@@ -13,8 +13,8 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sightline.serve.http_errors import Refusal
 from sightline.serve.metrics import Metrics
-from sightline.serve.refusals import Refusal
 from sightline.serve.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.errors import CheckpointError
-from sightline.exported.manifest import MANIFEST, Manifest
-from sightline.files import cache_folder, printable
-from sightline.model_files import file_hash
+from sightline.io.files import cache_folder, printable
+from sightline.io.model_files import file_hash
+from sightline.onnx.manifest import MANIFEST, Manifest
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
 
 log = logging.getLogger(__name__)
 TOOLS = ("onnx", "onnxscript", "onnxruntime")

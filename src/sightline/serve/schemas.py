@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sightline.errors import nearest
-from sightline.files import printable
+from sightline.io.files import printable
 
 MOST_BEAMS = 10
 EXAMPLE = (  # 8 x 8 pixels of orange
@@ -73,7 +73,7 @@ class CaptionOut(BaseModel):
     )
     calibrated: bool = Field(description="Which of the two the confidence is.")
     unsure: bool = Field(description="Not to be relied on: a photo unlike those learnt from, or a doubtful caption.")
-    strangeness: float | None = Field(default=None, ge=0, description="Of the photo; above 1 it is marked unsure.")
+    ood_score: float | None = Field(default=None, ge=0, description="Of the photo; above 1 it is marked unsure.")
     finished: bool = Field(description="False where the greatest length cut the caption.")
     words: list[WordOut]
     others: list[CaptionOut] | None = Field(default=None, description="Further candidates.")

@@ -20,11 +20,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sightline.errors import ConfigError
 from sightline.serve.app import create_app
 from sightline.serve.guard import HEADERS
-from sightline.serve.refusals import as_json
+from sightline.serve.http_errors import as_json
 from sightline.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from sightline.captioner import Captioner
+    from sightline.engine.captioner import Captioner
     from sightline.serve.describing import Describer
     from sightline.serve.page_model import PageModel
 
@@ -127,6 +127,6 @@ def warm_up(describer: Describer) -> None:
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
     for maps in (False, True):
-        seen = describer.look([describer.prepare(grey.getvalue(), maps)])
+        seen = describer.encode([describer.prepare(grey.getvalue(), maps)])
         (answer,) = describer.tell(seen, describer.question({}, maps))
         describer.attends &= answer.method == "attention"

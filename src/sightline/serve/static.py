@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sightline.errors import ConfigError
-from sightline.files import printable
+from sightline.io.files import printable
 from sightline.serve.built import BUILD, BUILT, is_built
 
 HERE = Path(__file__).parent

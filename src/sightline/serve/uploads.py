@@ -14,8 +14,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from sightline.files import counted, printable
-from sightline.serve.refusals import Refusal
+from sightline.io.files import counted, printable
+from sightline.serve.http_errors import Refusal
 from sightline.serve.schemas import CaptionBody, Options, fault_line, given
 
 LONGEST_FIELD = 64  # characters of an option in a form

@@ -18,11 +18,11 @@ import torch
 
 from sightline.data import Example
 from sightline.data.loader import view_pixels
-from sightline.encoders import Encoder
-from sightline.encoders.weights import fingerprint
 from sightline.errors import DataError
-from sightline.files import byte_count, cache_folder, counted, write_atomically
-from sightline.progress import track
+from sightline.io.files import byte_count, cache_folder, counted, write_atomically
+from sightline.io.progress import track
+from sightline.nn.encoders import Encoder
+from sightline.nn.encoders.weights import fingerprint
 from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from sightline.files import write_atomically
+from sightline.io.files import write_atomically
 
 log = logging.getLogger("sightline.training")
 NAMES = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "bleu_1": "BLEU-1", "rouge_l": "ROUGE-L"}

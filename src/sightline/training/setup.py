@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sightline.captioner import resolve
-from sightline.checkpoint import Checkpoint, load_checkpoint
-from sightline.config import Distillation, Recipe
 from sightline.data import Dataset, Example, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
-from sightline.decoders import build_decoder, build_embedding
-from sightline.encoders import build_encoder
 from sightline.errors import CheckpointError, ConfigError
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint
+from sightline.nn.decoders import build_decoder, build_embedding
+from sightline.nn.encoders import build_encoder
+from sightline.nn.hub import resolve
+from sightline.recipes.config import Distillation, Recipe
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective

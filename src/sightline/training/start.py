@@ -13,11 +13,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sightline.captioner import resolve
-from sightline.checkpoint import load_checkpoint, load_model_tensors
 from sightline.errors import CheckpointError, ConfigError
-from sightline.files import counted
-from sightline.model import CaptionModel
+from sightline.io.files import counted
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import load_checkpoint, load_model_tensors
+from sightline.nn.hub import resolve
 from sightline.tokenizers import Tokenizer
 
 log = logging.getLogger("sightline.training")

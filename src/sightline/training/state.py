@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.checkpoint import read_tensors, save_tensors
 from sightline.errors import CheckpointError
+from sightline.nn.checkpoint import read_tensors, save_tensors
 from sightline.training.optimization import AveragedWeights, Schedule
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sightline.captioner import Captioner
-from sightline.checkpoint import Checkpoint
 from sightline.data import Example
 from sightline.data.loader import Batch, CachedPhotos
+from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError
-from sightline.files import cache_folder, write_atomically
-from sightline.model import CaptionModel
-from sightline.progress import track
+from sightline.io.files import cache_folder, write_atomically
+from sightline.io.progress import track
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint
 from sightline.training.feature_cache import FeatureCache
 from sightline.types import ImageFeatures
 

@@ -18,15 +18,16 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_seed
 
-from sightline.captioner import Captioner, resolve
-from sightline.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.config import Recipe
 from sightline.data import Dataset, load_dataset
 from sightline.data.loader import Batch
+from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError, SightlineError
-from sightline.files import counted, write_atomically
-from sightline.metrics import score
-from sightline.progress import duration, track
+from sightline.evaluation.metrics import score
+from sightline.io.files import counted, write_atomically
+from sightline.io.progress import duration, track
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.hub import resolve
+from sightline.recipes.config import Recipe
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
 from sightline.training.records import Records, gain, passed, scores_line

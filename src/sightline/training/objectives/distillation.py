@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.data.loader import Batch
-from sightline.model import CaptionModel
+from sightline.nn.caption_model import CaptionModel
 from sightline.training.objectives.base import Logs, Objective, softened, token_losses
 from sightline.training.teaching import borrow_decoder, places, pooled_to
 from sightline.types import ImageFeatures

@@ -19,8 +19,8 @@ from torch import Tensor
 from sightline.data.loader import Batch
 from sightline.decoding import DecodingOptions, decode, sample
 from sightline.errors import ConfigError
-from sightline.metrics.cider import CiderReward
-from sightline.metrics.ptb import tokenize
+from sightline.evaluation.metrics.cider import CiderReward
+from sightline.evaluation.metrics.ptb import tokenize
 from sightline.training.objectives.base import Logs, Objective, token_losses
 from sightline.types import DecoderOutput
 

@@ -1,0 +1,172 @@
+"""Captions in the making: what every step chose stays in arrays, and captions are read off backwards at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from sightline.decoding.constraints import NEVER
+from sightline.decoding.options import DecodingOptions
+from sightline.errors import CheckpointError
+from sightline.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One caption of one photo. ``log_probs`` are the model's own: no temperature, no filter, nothing renormalised."""
+
+    tokens: list[int]  # without start and end
+    log_probs: list[float]  # of each token, then of the end if finished
+    score: float  # sum(log_probs) / len(log_probs) ** length_penalty
+    finished: bool  # False where max_length cut it
+    attention: np.ndarray | None = None  # (T, N)
+    gate: np.ndarray | None = None  # (T,)
+    alternatives: list[list[tuple[int, float]]] = field(
+        default_factory=list
+    )  # runners-up of each token: id, probability
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Where captions end, C of each photo; every array is (B, C). A score of -inf means there is none."""
+
+    score: np.ndarray
+    length: np.ndarray  # tokens before the end
+    beam: np.ndarray  # which beam of the last of these tokens' step
+    end_log_prob: np.ndarray
+    finished: np.ndarray
+
+    def joined(self, other: Endings) -> Endings:
+        return Endings(*(np.concatenate([getattr(self, name), getattr(other, name)], 1) for name in _names(Endings)))
+
+    def ranked(self, count: int) -> Endings:
+        """The best ``count`` of each photo: finished captions before cut ones, then by score."""
+        order = np.argsort(-self.score, axis=1, kind="stable")
+        later = np.take_along_axis(~self.finished | (self.score == NEVER), order, 1)
+        order = np.take_along_axis(order, np.argsort(later, axis=1, kind="stable"), 1)[:, :count]
+        return Endings(*(np.take_along_axis(getattr(self, name), order, 1) for name in _names(Endings)))
+
+
+def _names(kind: type) -> list[str]:
+    return [entry.name for entry in fields(kind)]
+
+
+@dataclass(frozen=True)
+class _Step:
+    place: np.ndarray  # (B,): the row of each photo in the arrays below, -1 once it was dropped
+    tokens: np.ndarray  # (A, K): A photos still carried
+    parents: np.ndarray  # (A, K): the beam of the step before
+    log_probs: np.ndarray  # (A, K)
+    extras: dict[str, np.ndarray]  # each (A, beams of the step before, ...)
+
+
+class Trail:
+    """The steps of one search over B photos."""
+
+    def __init__(self, photos: int, options: DecodingOptions) -> None:
+        self.photos = photos
+        self.options = options
+        self.steps: list[_Step] = []
+
+    def extras(self, log_probs: np.ndarray, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What to keep of a step beside its tokens, one row per hypothesis of the step before."""
+        kept: dict[str, np.ndarray] = {}
+        if self.options.want_attention:
+            kept |= {name: given[name] for name in ("attention", "gate") if name in given}
+        if self.options.alternatives:  # one more than asked for: the chosen token may be among them
+            kept["runner_log_probs"], kept["runners"] = best(log_probs, self.options.alternatives + 1)
+        return kept
+
+    def record(
+        self,
+        photos: np.ndarray,
+        tokens: np.ndarray,
+        parents: np.ndarray,
+        log_probs: np.ndarray,
+        extras: dict[str, np.ndarray],
+    ) -> None:
+        """One step: ``photos`` (A,) are those carried, the rest is (A, K) but for extras, (A * beams before, ...)."""
+        place = np.full(self.photos, -1)
+        place[photos] = np.arange(len(photos))
+        extras = {name: value.reshape(len(photos), -1, *value.shape[1:]) for name, value in extras.items()}
+        self.steps.append(_Step(place, tokens, parents, log_probs, extras))
+
+    def read(self, endings: Endings) -> dict[str, np.ndarray]:
+        """Tokens, log_probs and extras of B * C captions, each (B * C, T, ...) and 0 beyond a caption's length."""
+        photo = np.arange(self.photos).repeat(endings.beam.shape[1])
+        length = np.where(endings.score > NEVER, endings.length, 0).flatten()
+        beam = endings.beam.flatten()
+        longest = int(length.max())
+        found: dict[str, np.ndarray] = {
+            "tokens": np.full((len(length), longest), Tokenizer.pad),
+            "log_probs": np.zeros((len(length), longest), np.float32),
+        }
+        for name, value in self.steps[0].extras.items():
+            found[name] = np.zeros((len(length), longest, *value.shape[2:]), value.dtype)
+        for number in reversed(range(longest)):
+            step = self.steps[number]
+            rows = (length > number).nonzero()[0]
+            place, column = step.place[photo[rows]], beam[rows]
+            parent = step.parents[place, column]
+            found["tokens"][rows, number] = step.tokens[place, column]
+            found["log_probs"][rows, number] = step.log_probs[place, column]
+            for name, value in step.extras.items():
+                found[name][rows, number] = value[place, parent]
+            beam[rows] = parent
+        return found
+
+    def hypotheses(self, endings: Endings) -> list[list[Hypothesis]]:
+        """Every photo's captions in the order of ``endings``, those that do not exist left out."""
+        check_usable(endings.score)
+        found = self.read(endings)
+        per_photo = endings.score.shape[1]
+        plain = [getattr(endings, name).flatten().tolist() for name in ("score", "length", "finished", "end_log_prob")]
+        captions: list[list[Hypothesis]] = [[] for _ in range(self.photos)]
+        for row, (score, length, finished, end_log_prob) in enumerate(zip(*plain)):
+            if score > NEVER:
+                caption = _hypothesis(found, row, length, self.options.alternatives)
+                if finished:
+                    caption["log_probs"].append(end_log_prob)
+                captions[row // per_photo].append(Hypothesis(**caption, score=score, finished=finished))
+        return captions
+
+
+def _hypothesis(found: dict[str, np.ndarray], row: int, length: int, alternatives: int) -> dict[str, Any]:
+    caption: dict[str, Any] = {name: found[name][row, :length].tolist() for name in ("tokens", "log_probs")}
+    caption |= {name: found[name][row, :length] for name in ("attention", "gate") if name in found}
+    if alternatives:
+        runners = found["runners"][row, :length].tolist()
+        probabilities = np.exp(found["runner_log_probs"][row, :length]).tolist()
+        caption["alternatives"] = [
+            [pair for pair in zip(*step) if pair[0] != token and pair[1] > 0][:alternatives]
+            for token, *step in zip(caption["tokens"], runners, probabilities)
+        ]
+    return caption
+
+
+def best(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``count`` greatest of each row, greatest first, and their columns; of equal ones the first column first."""
+    count = min(count, values.shape[1])
+    columns = np.argpartition(values, -count, axis=1)[:, -count:]
+    columns.sort(axis=1)
+    found = np.take_along_axis(values, columns, 1)
+    order = np.argsort(-found, axis=1, kind="stable")
+    return np.take_along_axis(found, order, 1), np.take_along_axis(columns, order, 1)
+
+
+def check_usable(score: np.ndarray) -> None:
+    """Raise where a row of ``score`` (B, C) has no caption at all, as weights that are not numbers make it."""
+    broken = int((~(score > NEVER)).all(1).sum())
+    if broken:
+        raise CheckpointError(
+            f"the decoder gives no usable probability for {broken} of {len(score)} captions; its weights or the "
+            "features hold values that are not finite: copy or train the model again"
+        )
+
+
+def worth_dropping(open_photos: np.ndarray) -> bool:
+    """Whether to stop carrying the finished photos: copying the rest costs about as much as a step or two."""
+    closed = len(open_photos) - int(open_photos.sum())
+    return 4 * closed >= len(open_photos)

@@ -1,0 +1,1 @@
+"""From photos to captions: the captioner, its confidence and its retrieval datastore."""

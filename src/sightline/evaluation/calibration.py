@@ -1,0 +1,303 @@
+"""Fitting confidence: what a model's probabilities are worth on dev photos, and how training photos look to it.
+
+A word is right if one of the people who captioned the photo used it too, in any form (METEOR's stems). A caption is
+right if at least two thirds of its content words are. Both chances are logistic regressions of a few numbers, so that
+a thousand photos are plenty; each is checked on photos it was not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from sightline import __version__
+from sightline.data import Dataset, Example
+from sightline.engine.captioner import Captioner
+from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
+from sightline.errors import ConfigError, DataError, ImageError
+from sightline.evaluation.metrics.meteor_stem import stem
+from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
+from sightline.io.images import open_image
+from sightline.io.progress import track
+from sightline.types import Caption
+
+RIGHT = 2 / 3  # of a caption's content words
+STRANGE, DOUBTFUL = 0.04, 0.01  # shares of dev photos marked for their looks, and for their captions
+DIRECTIONS = 0.2  # of the feature space: those in which training photos differ least
+PHOTOS_PER_FEATURE = 5  # of the training split: fewer know too little of these directions
+FEWEST = 20
+BINS = 10
+RIDGE = 2.0  # how many opposite words it takes to believe a word's own rate
+_FUNCTION_WORDS = (  # they say nothing of a photo
+    "a an the this that these those some another each other every both all any "
+    "i he she it they we you him her them his its their our your who which what where when one's "
+    "and or but while as if than so then "
+    "in on at of to into onto from by for with without through over under above below near next behind beside between "
+    "among along across around up down off out about against toward towards during after before inside outside front "
+    "is are was were be been being am has have had having do does did doing there not 's"
+)
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A dev photo: its vector, its caption, and which words people used too (None: a word of no letters)."""
+
+    pooled: np.ndarray
+    caption: Caption
+    used: tuple[bool | None, ...]
+
+    @property
+    def right(self) -> bool:
+        content = [hit for word, hit in self._known() if word not in FUNCTION_WORDS]
+        content = content or [hit for _, hit in self._known()]
+        return bool(content) and sum(content) >= RIGHT * len(content) - 1e-9
+
+    def _known(self) -> list[tuple[str, bool]]:
+        return [(word.text, hit) for word, hit in zip(self.caption.words, self.used) if hit is not None]
+
+
+def calibrate(
+    captioner: Captioner,
+    dataset: Dataset,
+    photos: int | None = None,
+    train_photos: int | None = None,
+    batch_size: int = 16,
+) -> Confidence:
+    """Caption dev photos and look at training photos, some or all of them; the record tells how well the fit holds."""
+    if len(captioner.models) > 1:
+        raise ConfigError("an ensemble cannot be calibrated: calibrate one model at a time")
+    dimension = captioner.models[0].encoder.dimension
+    wanted = train_photos or PHOTOS_PER_FEATURE * dimension
+    train = evenly(dataset.examples("train"), wanted)
+    dev = evenly(dataset.examples("dev"), photos or len(dataset.examples("dev")))
+    _check_enough(dataset, train, dev)
+    vectors = encode(captioner, train, batch_size)
+    observed = observe(captioner, dev, batch_size)
+    _check_enough(dataset, vectors, observed)
+    statistics = Statistics.of(vectors)
+    record = {
+        "sightline": __version__,
+        "data": dataset.name,
+        "dev_photos": len(observed),
+        "train_photos": len(vectors),
+        "check": check(observed, statistics),
+    }
+    return fit(observed, statistics, record)
+
+
+def _check_enough(dataset: Dataset, train: Sized, dev: Sized) -> None:
+    for name, found in (("train", train), ("dev", dev)):
+        if len(found) < FEWEST:
+            raise DataError(
+                f"calibration needs {FEWEST} {name} photos at the least and some hundreds to be of use, "
+                f"{dataset.name} gave {len(found)}"
+            )
+
+
+def evenly(examples: Sequence[Example], count: int) -> list[Example]:
+    """So many of a split, evenly spread over it."""
+    if count >= len(examples):
+        return list(examples)
+    return [examples[place * len(examples) // count] for place in range(count)]
+
+
+def encode(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> np.ndarray:
+    """(photos, D): the encoder's pooled vectors; photos that do not open are left out."""
+    found = []
+    opened = iter(track(_opened(examples), "looking at training photos", len(examples)))
+    while batch := list(islice(opened, batch_size)):
+        pictures = [picture for picture in batch if picture is not None]
+        if pictures:
+            found.append(captioner.encode(pictures)[0].pooled.float().cpu().numpy())
+    return np.concatenate(found) if found else np.zeros((0, 1), np.float32)
+
+
+def _opened(examples: Sequence[Example]) -> Any:
+    for example in examples:
+        try:
+            yield open_image(example.image)
+        except ImageError:
+            yield None
+
+
+def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> list[Observed]:
+    """Captions as the model makes them, beside what people wrote."""
+    found = []
+    options = captioner.decoding(want_attention=False, candidates=1)
+    opened = iter(track(zip(examples, _opened(examples)), "captioning dev photos", len(examples)))
+    while batch := list(islice(opened, batch_size)):
+        known = [(example, picture) for example, picture in batch if picture is not None]
+        if not known:
+            continue
+        features = captioner.encode([picture for _, picture in known])
+        pooled = features[0].pooled.float().cpu().numpy()
+        for (example, _), vector, caption in zip(known, pooled, captioner.decode(features, options)):
+            found.append(Observed(vector, caption, used(caption, example.captions)))
+    return found
+
+
+def used(caption: Caption, references: Sequence[str]) -> tuple[bool | None, ...]:
+    """Which words of a caption stand in what people wrote, in any form."""
+    theirs = {stem(token) for tokens in tokenize_all(list(references)) for token in tokens}
+    ours = [tokenize(word.text) for word in caption.words]
+    return tuple(all(stem(token) in theirs for token in tokens) if tokens else None for tokens in ours)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Training photos' mean, and the directions of least variance, scaled to a deviation of 1."""
+
+    mean: np.ndarray  # (D,)
+    matrix: np.ndarray  # (directions, D)
+
+    @classmethod
+    def of(cls, vectors: np.ndarray) -> Statistics:
+        mean = vectors.mean(0, dtype=np.float64)
+        apart = vectors - mean
+        variances, axes = np.linalg.eigh(apart.T @ apart / len(apart))  # smallest first
+        count = max(1, round(DIRECTIONS * len(variances)))
+        floor = 1e-4 * max(float(variances.mean()), 1e-8)  # a feature that never changes shall not be all that counts
+        return cls(mean, (axes[:, :count] / np.sqrt(np.maximum(variances[:count], floor))).T)
+
+    def photos(self, observed: Sequence[Observed]) -> Photos:
+        """With the limit that marks the strangest of these photos."""
+        count, dimension = self.matrix.shape
+        parts = {"mean": encode_halves(self.mean), "matrix": encode_halves(self.matrix)}
+        unit = Photos(dimension=dimension, directions=count, limit=1.0, **parts)
+        ood_score = unit.ood_score(np.stack([one.pooled for one in observed]))
+        return unit.model_copy(update={"limit": max(float(np.quantile(ood_score, 1 - STRANGE)), 1e-6)})
+
+
+def fit(observed: Sequence[Observed], statistics: Statistics, record: dict[str, Any] | None = None) -> Confidence:
+    """All three parts from these photos."""
+    words = fit_words(observed)
+    # A caption's chance is fitted to words' chances as they will be for new photos, not as for those just learnt.
+    halves = split(observed)
+    pairs = [(fit_words(other), own) for own, other in (halves, halves[::-1])]
+    rows, rights = [], []
+    for chances, group in pairs:
+        for one in group:
+            rows.append([1.0, logit(chances.content(one.caption.words)), log_likelihood(one.caption)])
+            rights.append(float(one.right))
+    weights = logistic(np.array(rows), np.array(rights), np.array([1e-3, 0.1, 0.1]))
+    captions = Captions(
+        intercept=_short(weights[0]), words=_short(weights[1]), log_probability=_short(weights[2]), unsure_below=0
+    )
+    whole = Confidence(words=words, captions=captions, photos=statistics.photos(observed), record=record or {})
+    judged = whole.judge([one.caption for one in observed], np.stack([one.pooled for one in observed]))
+    doubtful = float(np.quantile([caption.confidence for caption in judged], DOUBTFUL))
+    return whole.model_copy(update={"captions": captions.model_copy(update={"unsure_below": doubtful})})
+
+
+def split(observed: Sequence[Observed]) -> tuple[list[Observed], list[Observed]]:
+    """Two halves, by lot but always the same."""
+    order = np.random.default_rng(0).permutation(len(observed))
+    middle = len(observed) // 2
+    return [observed[place] for place in order[:middle]], [observed[place] for place in order[middle:]]
+
+
+def fit_words(observed: Sequence[Observed]) -> Words:
+    """Logistic regression on a word's logit, with an offset of its own for each word, held back by `RIDGE`."""
+    found = [
+        (word.text, logit(word.probability), hit)
+        for one in observed
+        for word, hit in zip(one.caption.words, one.used)
+        if hit is not None
+    ]
+    if not found:
+        raise DataError("no caption has a word to calibrate: the model says nothing")
+    names = list(dict.fromkeys(text for text, _, _ in found))
+    place = {name: number for number, name in enumerate(names)}
+    which = np.array([place[text] for text, _, _ in found])
+    design = np.array([[1.0, value] for _, value, _ in found])
+    weights, offsets = grouped_logistic(design, np.array([float(hit) for _, _, hit in found]), which, len(names))
+    kept = {name: _short(value) for name, value in zip(names, offsets) if abs(value) >= 0.01}
+    return Words(intercept=_short(weights[0]), slope=_short(weights[1]), offsets=kept, function_words=FUNCTION_WORDS)
+
+
+def logistic(design: np.ndarray, hits: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+    """Weights of a ridge logistic regression, by Newton's method."""
+    weights = np.zeros(design.shape[1])
+    for _ in range(100):
+        chances = 1 / (1 + np.exp(-(design @ weights)))
+        gradient = design.T @ (chances - hits) + ridge * weights
+        curvature = (design * (chances * (1 - chances))[:, None]).T @ design + np.diag(ridge + 1e-9)
+        step = np.linalg.solve(curvature, gradient)
+        weights -= step * min(1.0, 4 / max(np.abs(step).max(), 1e-12))
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
+
+
+def grouped_logistic(
+    design: np.ndarray, hits: np.ndarray, which: np.ndarray, groups: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with an offset per group; each row has one, so their part of the curvature is a diagonal."""
+    weights, offsets = np.zeros(design.shape[1]), np.zeros(groups)
+    for _ in range(100):
+        chances = 1 / (1 + np.exp(-(design @ weights + offsets[which])))
+        spread = chances * (1 - chances)
+        gradient = design.T @ (chances - hits) + 1e-3 * weights
+        own_gradient = np.bincount(which, chances - hits, groups) + RIDGE * offsets
+        diagonal = np.bincount(which, spread, groups) + RIDGE
+        mixed = np.stack([np.bincount(which, spread * column, groups) for column in design.T])  # (columns, groups)
+        curvature = (design * spread[:, None]).T @ design + np.eye(len(weights)) * 1e-3
+        step = np.linalg.solve(curvature - mixed / diagonal @ mixed.T, gradient - mixed / diagonal @ own_gradient)
+        own_step = (own_gradient - mixed.T @ step) / diagonal
+        largest = max(np.abs(step).max(), np.abs(own_step).max())
+        scale = min(1.0, 4 / max(largest, 1e-12))
+        weights, offsets = weights - scale * step, offsets - scale * own_step
+        if largest < 1e-9:
+            break
+    return weights, offsets
+
+
+def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any]:
+    """Each half judged by what the other half taught: reliability before and after, and the share marked unsure."""
+    before: dict[str, list[tuple[float, bool]]] = {"words": [], "content_words": [], "captions": []}
+    after: dict[str, list[tuple[float, bool]]] = {name: [] for name in before}
+    marked = 0
+    halves = split(observed)
+    for taught, new in (halves, halves[::-1]):
+        confidence = fit(taught, statistics)
+        judged = confidence.judge([one.caption for one in new], np.stack([one.pooled for one in new]))
+        for one, caption in zip(new, judged):
+            marked += caption.unsure
+            before["captions"].append((caption.likelihood, one.right))
+            after["captions"].append((caption.confidence, one.right))
+            for word, hit in zip(caption.words, one.used):
+                if hit is not None:
+                    for name in ("words", *(["content_words"] if word.text not in FUNCTION_WORDS else [])):
+                        before[name].append((word.probability, hit))
+                        after[name].append((word.confidence, hit))
+    told: dict[str, Any] = {
+        name: {"before": reliability(before[name]), "after": reliability(after[name])} for name in before
+    }
+    return told | {"marked": round(marked / len(observed), 4)}
+
+
+def reliability(pairs: Sequence[tuple[float, bool]]) -> dict[str, Any]:
+    """Expected calibration error over ten equal bins, the Brier score, and each bin's count, mean and true share."""
+    if not pairs:
+        return {"ece": 0.0, "brier": 0.0, "count": 0, "rate": 0.0, "bins": []}
+    chances, hits = (np.array(values, dtype=float) for values in zip(*pairs))
+    place = np.minimum((chances * BINS).astype(int), BINS - 1)
+    bins = [
+        [int((place == number).sum()), *(_short(values[place == number].mean()) for values in (chances, hits))]
+        for number in range(BINS)
+        if (place == number).any()
+    ]
+    ece = sum(count * abs(mean - share) for count, mean, share in bins) / len(pairs)
+    return {
+        "ece": _short(ece), "brier": _short(((chances - hits) ** 2).mean()), "count": len(pairs),
+        "rate": _short(hits.mean()), "bins": bins,
+    }  # fmt: skip
+
+
+def _short(value: float) -> float:
+    return round(float(value), 4)

@@ -1,0 +1,239 @@
+"""Files on disk: which images a user means, and writing so that a crash never leaves half a file behind."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.errors import DataError
+from sightline.types import Failure
+
+# fmt: off
+IMAGE_SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
+    ".ppm", ".pgm", ".pbm", ".jp2", ".avif", ".heic", ".heif",
+})
+# fmt: on
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """A file inside another one, such as a photo in a tar shard; ``name`` is what people call it."""
+
+    path: str
+    offset: int
+    size: int
+    name: str
+
+    def read(self, most: int) -> bytes:
+        """Its bytes, at most so many; fewer than ``size`` where the file around it is cut off."""
+        with Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            return file.read(min(self.size, most))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def byte_count(file: Path | FileSlice) -> int:
+    return file.size if isinstance(file, FileSlice) else file.stat().st_size
+
+
+def is_image_path(path: str | Path) -> bool:
+    """Whether the name looks like a picture's; the file itself is not opened."""
+    return Path(path).suffix.lower() in IMAGE_SUFFIXES
+
+
+def printable(text: object) -> str:
+    """A name as one line of text, whatever characters it holds."""
+    name = str(text)
+    return name if name.isprintable() else ascii(name)
+
+
+def counted(number: int, thing: str) -> str:
+    """How many of a thing there are: "1 photo", "2,000 photos"."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("ch") else "s")
+
+
+def local_path(source: str | os.PathLike[str]) -> Path:
+    """A path from what a user typed: a plain path, ``~/…`` or a ``file://`` URL; ValueError for any other URL."""
+    text = os.fspath(source)
+    scheme, separator, rest = text.partition("://")
+    if not separator or not scheme.isalnum():
+        return Path(text).expanduser() if text.startswith("~") else Path(text)
+    if scheme.lower() in {"http", "https", "ftp"}:
+        raise ValueError("is a web address, and nothing is fetched from the web: download it and name the file")
+    host, slash, path = rest.partition("/")
+    if scheme.lower() != "file" or host not in {"", "localhost"}:
+        raise ValueError("is not a file on this machine: name a path")
+    from urllib.request import url2pathname
+
+    return Path(url2pathname(slash + path))
+
+
+def walk_images(folder: Path, unreadable: list[Failure] | None = None) -> Iterator[Path]:
+    """Every image under a folder, sorted, hidden names left out; folders that cannot be listed go to ``unreadable``."""
+
+    def note(error: OSError) -> None:
+        if unreadable is not None:
+            unreadable.append(Failure(printable(error.filename), f"cannot be listed: {error.strerror}"))
+
+    for parent, folders, names in os.walk(folder, onerror=note):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        for name in sorted(names):
+            if not name.startswith(".") and is_image_path(name):
+                yield Path(parent, name)
+
+
+def find_images(inputs: Sequence[str | Path]) -> Iterator[Path | Failure]:
+    """Each image once, from files, folders (recursive), glob patterns and ``file://`` URLs, in the order given.
+
+    What cannot be found comes as a `Failure` among the paths, so that a caller reports it and goes on.
+    """
+    seen: set[Path] = set()
+    for source in inputs:
+        for found in _expand(source):
+            if isinstance(found, Failure):
+                yield found
+            elif found not in seen:
+                seen.add(found)
+                yield found
+
+
+def _expand(source: str | Path) -> Iterator[Path | Failure]:
+    try:
+        path = local_path(source)
+        if path.is_dir():
+            yield from _expand_folder(path)
+        elif path.exists():
+            yield path
+        elif any(mark in str(path) for mark in "*?["):
+            yield from _expand_pattern(str(path))
+        else:
+            yield Failure(printable(source), "does not exist: check the path")
+    except ValueError as error:
+        yield Failure(printable(source), str(error))
+    except OSError as error:
+        yield Failure(printable(source), f"cannot be read: {error.strerror}")
+
+
+def _expand_folder(folder: Path) -> Iterator[Path | Failure]:
+    unreadable: list[Failure] = []
+    empty = True
+    for path in walk_images(folder, unreadable):
+        empty = False
+        yield path
+    yield from unreadable
+    if empty and not unreadable:
+        yield Failure(printable(folder), "is a folder without images: name another one")
+
+
+def _expand_pattern(pattern: str) -> Iterator[Path | Failure]:
+    empty = True
+    for name in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 -- Path.glob refuses absolute patterns
+        path = Path(name)
+        images = walk_images(path) if path.is_dir() else [path] if is_image_path(path) else []
+        for image in images:
+            empty = False
+            yield image
+    if empty:
+        yield Failure(printable(pattern), "matches no image: check the pattern")
+
+
+def cache_folder() -> Path:
+    """Where files that can be made again are kept: $SIGHTLINE_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("SIGHTLINE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
+
+
+def models_folder() -> Path:
+    """Where models from the hub are kept: $SIGHTLINE_MODELS, else the user's data folder."""
+    if chosen := os.environ.get("SIGHTLINE_MODELS"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sightline" / "models"
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write to; it takes the place of ``path`` only once all is safely on disk.
+
+    >>> with atomic_path("model.safetensors") as temporary:
+    ...     save_file(tensors, temporary)
+    """
+    target = Path(path)
+    temporary = None
+    try:
+        target = target.resolve()  # a link stays a link
+        if target.exists() and not target.is_file():
+            raise DataError(f"cannot write {printable(path)}: it is not a regular file; choose another name")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
+        yield temporary
+        _flush(temporary)
+        temporary.replace(target)
+        if os.name == "posix":
+            _flush(target.parent)
+    except OSError as error:
+        raise DataError(f"cannot write {printable(path)}: {_cause(error)}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def leftovers(path: str | Path) -> list[Path]:
+    """What runs that were killed while writing ``path`` left beside it."""
+    target = Path(path).resolve()
+    return list(target.parent.glob(f".????????.{glob.escape(target.name[-100:])}"))
+
+
+def write_atomically(path: str | Path, content: bytes | str) -> None:
+    """The whole content or, if anything goes wrong, the file as it was before. Text is UTF-8."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside ``path`` to fill; it takes the place of ``path`` as a whole, or not at all."""
+    target = Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
+    old = temporary.with_name(f"{temporary.name}.old")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in temporary.iterdir():
+            _flush(file)
+        if target.exists():
+            target.replace(old)
+        temporary.replace(target)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            old.replace(target)
+        raise DataError(f"cannot write {printable(path)}: {_cause(error)}") from error
+    finally:
+        for rest in (temporary, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _cause(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full; free some space or choose another folder"
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return "the folder is not writable; choose another one"
+    return f"{error.strerror or error}; choose another name or folder"

@@ -1,0 +1,367 @@
+"""The only way an image enters: open it safely, turn it upright, convert it to RGB, preprocess, augment.
+
+One path for every caller, so that training, the command line and the server see the same pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from sightline.errors import CheckpointError, ConfigError, ImageError
+from sightline.io.files import IMAGE_SUFFIXES, FileSlice, counted, find_images, is_image_path, local_path, printable
+
+if TYPE_CHECKING:  # imported where tensors are made: captioning with onnxruntime needs no torch
+    import torch
+    from torch import Tensor
+
+__all__ = ["IMAGE_SUFFIXES", "ImageSource", "Preprocess", "find_images", "is_image_path", "open_image"]
+
+ImageSource = str | os.PathLike[str] | FileSlice | bytes | Image.Image | np.ndarray
+
+MAX_BYTES = 64 * 2**20
+MAX_PIXELS = 2**30 // 6  # 178 million, where Pillow itself draws the line; a guard against decompression bombs
+
+# Named one by one: some of Pillow's other readers start programs (EPS) or fetch files.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+COMMON = SIGNATURES[:2]  # Pillow need not import its other readers, forty of them, for these
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def open_image(
+    source: ImageSource, *, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES, called: str = ""
+) -> Image.Image:
+    """An upright RGB image from a path, ``file://`` URL, bytes, Pillow image or array (H×W, H×W×3 or ×4).
+
+    Arrays are uint8, uint16 or floats between 0 and 1. Of an animation the first frame counts; what is transparent
+    becomes white. Size limits are checked before anything is decoded. Every fault is an `ImageError`,
+    which calls bytes by the name ``called`` if there is one.
+    """
+    if isinstance(source, np.ndarray):
+        name = f"array of shape {source.shape}"
+        image = _from_array(source)
+    elif isinstance(source, Image.Image):
+        name = f"{source.mode} image of {source.width}×{source.height}"
+        image = source
+    elif isinstance(source, bytes | bytearray | memoryview):
+        name = called or (f"input of {counted(len(source), 'byte')}" if len(source) else "the input")
+        image = _identify(bytes(source), name, max_bytes)
+    elif isinstance(source, FileSlice):
+        name = printable(source)
+        image = _identify(_read_slice(source, name, max_bytes), name, max_bytes)
+    elif isinstance(source, str | os.PathLike):
+        name = printable(os.fspath(source)) or "the empty path"
+        image = _identify(_read(source, name, max_bytes), name, max_bytes)
+    else:
+        raise ImageError(f"a {type(source).__name__} is not an image: give a path, bytes, a Pillow image or an array")
+    _check_size(image.size, name, max_pixels)
+    return _upright_rgb(_load(image, name), name)
+
+
+def _read(source: str | os.PathLike[str], name: str, max_bytes: int) -> bytes:
+    try:
+        path = local_path(source)
+        if path.is_dir():
+            raise ImageError(f"{name} is a folder: name an image in it")
+        if path.exists() and not path.is_file():
+            raise ImageError(f"{name} is not a regular file: name an image file")
+        with path.open("rb") as file:
+            return file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise ImageError(f"{name} does not exist: check the path") from None
+    except PermissionError:
+        raise ImageError(f"{name} cannot be read: permission denied") from None
+    except OSError as error:
+        raise ImageError(f"{name} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # another URL, or a null character in the path
+        raise ImageError(f"{name} {error}" if "://" in name else f"{name} is not a path: {error}") from None
+
+
+def _read_slice(source: FileSlice, name: str, max_bytes: int) -> bytes:
+    try:
+        data = source.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise ImageError(f"{name} does not exist: check the path") from None
+    except OSError as error:
+        raise ImageError(f"{name} cannot be read: {error.strerror}") from error
+    if len(data) < min(source.size, max_bytes):
+        raise ImageError(f"{name} is cut off, the end of its shard is missing: copy or download it again")
+    return data
+
+
+def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:
+    """The header, read; no pixel is decoded yet."""
+    if not data:
+        raise ImageError(f"{name} is empty (0 bytes): copy or download it again")
+    if len(data) > max_bytes:
+        raise ImageError(f"{name} is larger than {max_bytes / 2**20:.0f} MB: shrink it first")
+    is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
+    if is_heic:
+        _register_heic()
+    Image.preinit() if data.startswith(COMMON) else Image.init()
+    try:
+        return Image.open(io.BytesIO(data), formats=[reader for reader in FORMATS if reader in Image.OPEN])
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(f"{name} has too many pixels to be decoded safely: shrink it first") from None
+    except UnidentifiedImageError:
+        if is_heic and "HEIF" not in Image.OPEN:
+            raise ImageError(f"{name} is a HEIC photo: run `pip install pillow-heif`, or save it as JPEG") from None
+        if data.startswith(SIGNATURES) or is_heic:
+            raise ImageError(f"{name} is cut off or damaged: copy or download it again") from None
+        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF") from None
+    except Exception as error:  # a reader stumbling over a crafted header
+        raise _damaged(name, error) from error
+
+
+def _register_heic() -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        return
+    pillow_heif.register_heif_opener()
+
+
+def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ImageError(f"{name} has no pixels ({width}×{height}): give a picture")
+    if width * height > max_pixels:
+        raise ImageError(f"{name} is {width}×{height}, more than {max_pixels:,} pixels: shrink it first")
+
+
+def _load(image: Image.Image, name: str) -> Image.Image:
+    try:
+        image.load()
+    except Exception as error:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error and more
+        raise _damaged(name, error) from error
+    return image
+
+
+def _damaged(name: str, error: Exception) -> ImageError:
+    if isinstance(error, EOFError) or "truncated" in str(error).lower():
+        return ImageError(f"{name} is cut off, the end of the file is missing: copy or download it again")
+    reason = printable(" ".join(str(error).split())) or type(error).__name__
+    return ImageError(f"{name} is damaged ({reason}): copy or download it again")
+
+
+def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    try:
+        image = ImageOps.exif_transpose(image)
+    except Exception:  # a broken EXIF block spoils no pixel: take the picture as stored
+        image = image.copy()
+    try:
+        if image.mode.startswith(("I", "F")):
+            image = Image.fromarray(_deep_to_bytes(np.asarray(image)))
+        if image.mode == "La":
+            image = image.convert("LA")
+        if image.has_transparency_data:
+            image = image.convert("RGBA")
+            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+        return image.convert("RGB")
+    except ValueError:
+        raise ImageError(f"{name} has colours of kind {image.mode}: save it as RGB first") from None
+
+
+def _deep_to_bytes(values: np.ndarray) -> np.ndarray:
+    """Grey values of 16 or 32 bits, or floats, as 8 bits: scaled, never clipped."""
+    is_float = np.issubdtype(values.dtype, np.floating)
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = min(0.0, values.min()), values.max()
+    white = 65535.0 if not is_float else 1.0 if high <= 1 else 255.0
+    return _scale(values, low, max(white, high))
+
+
+def _scale(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    return np.rint((values - low) * (255.0 / (high - low))).astype(np.uint8)
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    """H×W, H×W×1, ×3 or ×4 as a Pillow image."""
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.size == 0 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))):
+        first = array.ndim == 3 and array.shape[0] in (1, 3, 4)
+        advice = "channels come last, use .transpose(1, 2, 0)" if first else "give H×W, H×W×3 or H×W×4"
+        raise ImageError(f"an array of shape {array.shape} is not an image: {advice}")
+    if array.dtype == np.bool_:
+        array = array.astype(np.float32)
+    if np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ImageError("a float array must hold finite values from 0 to 1: divide by 255, or convert to uint8")
+        array = _scale(array, 0, 1)
+    elif array.dtype == np.uint16:
+        array = _scale(array, 0, 65535)
+    elif array.dtype != np.uint8:
+        raise ImageError(f"an array of {array.dtype} is not an image: give uint8, uint16, or floats from 0 to 1")
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels of the photo
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From an RGB image to the square the encoder was trained on; belongs to its weights and travels with them.
+
+    ``crop``: the shorter side becomes ``resize``, then the central ``size`` × ``size`` is cut out.
+    ``squash``: the whole photo becomes ``size`` × ``size``.
+    """
+
+    size: int = 224
+    mean: Triple = (0.485, 0.456, 0.406)  # ImageNet's
+    std: Triple = (0.229, 0.224, 0.225)
+    resize: int = 256
+    fit: Literal["crop", "squash"] = "crop"
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+
+    def __post_init__(self) -> None:
+        for field, valid, wanted in (
+            ("size", _is_side(self.size), "a whole number from 1 to 4096"),
+            ("mean", _is_triple(self.mean), "three numbers"),
+            ("std", _is_triple(self.std) and min(self.std) > 0, "three numbers above 0"),
+            ("resize", _is_side(self.resize), "a whole number from 1 to 4096"),
+            ("fit", self.fit in ("crop", "squash"), "crop or squash"),
+            ("interpolation", self.interpolation in ("bilinear", "bicubic"), "bilinear or bicubic"),
+        ):
+            if not valid:
+                raise ConfigError(f"preprocess.{field} is {printable(repr(getattr(self, field)))}: it must be {wanted}")
+        if self.fit == "crop" and self.resize < self.size:
+            raise ConfigError(f"preprocess.resize is {self.resize}: it must be at least preprocess.size, {self.size}")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """(3, size, size), float32, normalised."""
+        import torch
+
+        return torch.from_numpy(self.pixels(image))
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """The same as an array."""
+        return self._normalise(_to_array(self.visible(image)))
+
+    def visible(self, image: Image.Image) -> Image.Image:
+        """The exact square the encoder sees, as a picture to draw on."""
+        return self._resize(image, self._box(image.width, image.height))
+
+    def seen(self, image: Image.Image, longest: int = 640) -> Image.Image:
+        """The part of the photo that the encoder sees, undistorted: for people to look at.
+
+        Not the encoder's pixels: no side is longer than ``longest``, and none is enlarged or squashed.
+        """
+        left, top, right, bottom = self._box(image.width, image.height)
+        box = (left, top, min(right, image.width), min(bottom, image.height))
+        width, height = box[2] - box[0], box[3] - box[1]
+        scale = min(1.0, longest / max(width, height))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+
+    def frame(self, width: int, height: int) -> Box:
+        """The part of a photo of this size that the encoder sees, as shares of its width and height."""
+        left, top, right, bottom = self._box(width, height)
+        return (left / width, top / height, min(1.0, right / width), min(1.0, bottom / height))
+
+    def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
+        """As ``__call__``, after a mild random crop, flip, rotation, brightness and contrast drawn from ``generator``.
+
+        The four augmentations of the CNN + LSTM recipe; its source gives no strengths, these are ours. The corners
+        a rotation uncovers take the mean colour, which is zero once normalised.
+        """
+        import torch
+
+        area, ratio, across, down, flip, turn, brightness, contrast = torch.rand(8, generator=generator).tolist()
+        square = min(image.size)
+        width, height = image.size if self.fit == "squash" else (square, square)
+        area, stretch = 0.7 + 0.3 * area, (4 / 3) ** (ratio - 0.5)
+        width = min(image.width, width * math.sqrt(area) * stretch)
+        height = min(image.height, height * math.sqrt(area) / stretch)
+        left, top = across * (image.width - width), down * (image.height - height)
+        picture = self._resize(image, (left, top, left + width, top + height))
+        if flip < 0.5:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        background = tuple(round(255 * min(1.0, max(0.0, value))) for value in self.mean)
+        picture = picture.rotate(16 * turn - 8, Image.Resampling.BILINEAR, fillcolor=background)  # within ±8 degrees
+        pixels = _to_array(picture) * (0.8 + 0.4 * brightness)
+        grey = pixels.mean()
+        return torch.from_numpy(self._normalise(((pixels - grey) * (0.8 + 0.4 * contrast) + grey).clip(0, 1)))
+
+    def unnormalise(self, pixels: Tensor) -> Image.Image:
+        """The picture a (3, size, size) tensor of ours shows."""
+        shown = pixels.detach().cpu().float().numpy() * _channels(self.std) + _channels(self.mean)
+        return Image.fromarray(np.rint(255 * shown.clip(0, 1)).astype(np.uint8).transpose(1, 2, 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Preprocess:
+        """Every field must be there, and nothing else; `CheckpointError` names the one at fault."""
+        if not isinstance(values, Mapping):
+            raise CheckpointError("preprocess is not a JSON object: the model's config.json is damaged")
+        names = {field.name for field in fields(cls)}
+        if names != set(values):
+            wrong = printable(min(map(str, names ^ set(values))))
+            problem = "is missing from" if wrong in names else "is unknown in"
+            raise CheckpointError(f"preprocess.{wrong} {problem} the model's config.json: the file is damaged")
+        arguments: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        try:
+            return cls(**arguments)
+        except ConfigError as error:
+            raise CheckpointError(f"{error}; the model's config.json is damaged") from None
+
+    def _box(self, width: int, height: int) -> Box:
+        """What part of the photo is seen.
+
+        The rounding is that of "resize, then centre crop", without ever building the resized whole: a strip of
+        1 × 10,000 pixels costs no more than any other photo.
+        """
+        if self.fit == "squash":
+            return (0, 0, width, height)
+        scale = self.resize / min(width, height)
+        sides = []
+        for length in (width, height):
+            resized = max(self.resize, int(length * scale))
+            start = round((resized - self.size) / 2)
+            sides.append((start * length / resized, (start + self.size) * length / resized))
+        (left, right), (top, bottom) = sides
+        return (left, top, right, bottom)
+
+    def _resize(self, image: Image.Image, box: Box) -> Image.Image:
+        image = image if image.mode == "RGB" else open_image(image)
+        filter_ = Image.Resampling.BICUBIC if self.interpolation == "bicubic" else Image.Resampling.BILINEAR
+        left, top, right, bottom = box
+        inside = (left, top, min(right, image.width), min(bottom, image.height))  # rounding may step out by a hair
+        return image.resize((self.size, self.size), filter_, box=inside)
+
+    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
+        return (pixels - _channels(self.mean)) / _channels(self.std)
+
+
+def _to_array(image: Image.Image) -> np.ndarray:
+    pixels = np.asarray(image).transpose(2, 0, 1)  # (3, H, W)
+    return np.ascontiguousarray(pixels, np.float32) / 255
+
+
+def _channels(values: Triple) -> np.ndarray:
+    return np.array(values, np.float32).reshape(3, 1, 1)
+
+
+def _is_side(value: object) -> bool:
+    return type(value) is int and 1 <= value <= 4096
+
+
+def _is_triple(value: object) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 3
+        and all(type(part) in (int, float) and math.isfinite(part) for part in value)
+    )

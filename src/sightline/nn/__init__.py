@@ -1,0 +1,1 @@
+"""The networks: encoders, decoders, and the caption model that joins them. Needs torch."""

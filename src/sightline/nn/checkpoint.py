@@ -1,0 +1,216 @@
+"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json, confidence.json.
+
+Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sightline.decoding.options import check_decoding
+from sightline.engine.confidence import Confidence
+from sightline.errors import CheckpointError, ConfigError
+from sightline.io.files import atomic_path, write_atomically
+from sightline.io.model_files import checkpoint_hash, read_json
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import encoder_from_spec
+from sightline.nn.encoders.weights import Unfilled, load_strictly
+from sightline.recipes.config import check_part
+from sightline.tokenizers import Tokenizer, tokenizer_from_json
+
+FORMAT = "sightline-1"
+LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")  # timm's
+SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a model folder holds."""
+
+    model: CaptionModel
+    tokenizer: Tokenizer
+    decoding: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    recipe: str = ""
+    folder: Path | None = None
+    confidence: Confidence | None = None  # None: nobody calibrated these weights
+
+    @property
+    def runtime(self) -> str:
+        """What computes it."""
+        return "torch"
+
+    def signature(self) -> str:
+        """Which weights these are, for score signatures."""
+        return checkpoint_hash(self.folder) if self.folder else ""
+
+
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = False) -> None:
+    """Every file is written whole or not at all; the weights come last but for the metrics."""
+    folder = Path(folder)
+    config = {
+        "format": FORMAT,
+        "encoder": checkpoint.model.encoder.spec(),
+        "decoder": checkpoint.model.decoder.spec,
+        "decoding": checkpoint.decoding,
+    }
+    write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    write_atomically(folder / "tokenizer.json", json.dumps(checkpoint.tokenizer.to_json(), ensure_ascii=False) + "\n")
+    if checkpoint.recipe:
+        write_atomically(folder / "recipe.toml", checkpoint.recipe)
+    confidence = folder / "confidence.json"
+    confidence.unlink(missing_ok=True)  # it belonged to the weights that go
+    save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, half))
+    if checkpoint.confidence:
+        save_confidence(folder, checkpoint.confidence)
+    write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
+
+
+def save_confidence(folder: str | Path, confidence: Confidence) -> None:
+    write_atomically(Path(folder) / "confidence.json", json.dumps(confidence.to_json(), ensure_ascii=False) + "\n")
+
+
+def load_checkpoint(folder: str | Path) -> Checkpoint:
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: no such folder; `sightline models` lists models")
+    missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
+    config = read_json(folder / "config.json")
+    if config.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}"
+        )
+    tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
+    with Unfilled():
+        model = _build(config, tokenizer, folder)
+    check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
+    load_model_tensors(model, folder / "model.safetensors")
+    metrics, recipe, confidence = (folder / name for name in ("metrics.json", "recipe.toml", "confidence.json"))
+    return Checkpoint(
+        model.eval().requires_grad_(False),
+        tokenizer,
+        config.get("decoding", {}),
+        read_json(metrics) if metrics.is_file() else {},
+        recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
+        folder,
+        Confidence.from_json(read_json(confidence), model.encoder.dimension) if confidence.is_file() else None,
+    )
+
+
+def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> CaptionModel:
+    where = f"{folder}/config.json"
+    unknown = set(config) - {"format", "encoder", "decoder", "decoding"}
+    if unknown:
+        raise CheckpointError(
+            f"{where}: unknown key {sorted(unknown)[0]!r}; the file was changed or is of another version"
+        )
+    try:
+        encoder, decoder = dict(config["encoder"]), dict(config["decoder"])
+        _check_own(encoder)
+        check_part("encoder", {key: value for key, value in encoder.items() if key not in ("preprocess", "shape")})
+        check_part("decoder", {key: value for key, value in decoder.items() if key not in SIZES})
+        _check_sizes(encoder, decoder)
+        if decoder["max_length"] != tokenizer.max_length:
+            raise CheckpointError(
+                f"{folder}: max_length is {decoder['max_length']} in config.json, "
+                f"{tokenizer.max_length} in tokenizer.json"
+            )
+        if decoder["vocabulary"] != tokenizer.size:
+            raise CheckpointError(
+                f"{folder}: the model has {decoder['vocabulary']} words, its tokenizer.json {tokenizer.size}; "
+                "they do not belong together"
+            )
+        built = encoder_from_spec(encoder)
+        if built.dimension != decoder["features"]:
+            features = decoder["features"]
+            raise CheckpointError(f"{where}: decoder.features is {features}, the encoder gives {built.dimension}")
+        return CaptionModel(built, build_decoder(**decoder))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError, ConfigError) as error:
+        text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise CheckpointError(f"{where} does not describe a model: {text}") from None
+
+
+def _check_own(encoder: dict[str, Any]) -> None:
+    """A model folder holds all of its weights: nothing in it may have other files read or fetched."""
+    options = encoder.get("options")
+    others = [f"options.{key}" for key in options or () if key in LOADING] if isinstance(options, dict) else []
+    for key in [*others, *(["weights"] if "weights" in encoder else [])]:
+        raise ConfigError(f"encoder.{key} is not allowed here: a model folder has its own weights")
+
+
+def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
+    """What a recipe does not hold and so is not checked with the rest: numbers that follow from data and encoder."""
+    for key in SIZES:
+        if type(decoder[key]) is not int or decoder[key] < 1:
+            raise ConfigError(f"decoder.{key} is {decoder[key]!r}, not a whole number above 0")
+    shape = encoder.get("shape", [1, 1, 1])
+    if not isinstance(shape, list) or len(shape) != 3 or any(type(size) is not int or size < 1 for size in shape):
+        raise ConfigError(f"encoder.shape is {shape!r}, not three whole numbers above 0")
+
+
+def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
+    """A network's tensors for a file, each once: tied ones under their first name."""
+    tied = _tied(model)
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {
+        name: (tensor.half() if half and tensor.is_floating_point() else tensor).detach().cpu().contiguous().clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def load_model_tensors(
+    model: nn.Module, path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+) -> None:
+    """A file's tensors into a network, strictly; ``change`` may first make them fit."""
+    tensors = {
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in read_tensors(path)[0].items()
+    }
+    tensors = change(tensors) if change else tensors
+    tensors |= {
+        name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors
+    }
+    load_strictly(model, tensors, path)
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Names of tensors that are another one's, with that one's name."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.numel() and first.setdefault(tensor.data_ptr(), name) != name:
+            tied[name] = first[tensor.data_ptr()]
+    return tied
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """One safetensors file, atomically; a full disk leaves the file that was there."""
+    with atomic_path(path) as temporary:
+        temporary.touch()
+        permissions = temporary.stat().st_mode  # as of any new file here; safetensors leaves its own to the owner alone
+        try:
+            save_file(tensors, temporary, metadata)
+            temporary.chmod(permissions)
+        except SafetensorError as error:  # safetensors wraps the operating system's error in its own
+            if "No space left" in str(error):
+                raise OSError(28, "No space left on device") from None
+            raise OSError(5, str(error)) from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a safetensors file and its metadata."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; copy the file again") from None

@@ -1,0 +1,158 @@
+"""From a model folder to one that onnxruntime runs: in Python without torch, and in the browser.
+
+What is written is described in `docs/export.md`. The float graphs are compared with torch before anything is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sightline.decoding.torch_steps import TorchSteps
+from sightline.errors import CheckpointError, ConfigError
+from sightline.io.files import write_atomically
+from sightline.io.model_files import file_hash, read_json
+from sightline.nn.checkpoint import Checkpoint, load_checkpoint
+from sightline.nn.hub import resolve
+from sightline.onnx.external_data import Originals, leave_outside
+from sightline.onnx.graphs import export_graphs
+from sightline.onnx.manifest import MANIFEST, WEIGHTS, Graph, Manifest, search_options
+from sightline.onnx.quantize import store_weights
+from sightline.onnx.session import OnnxDecoder, OnnxEncoder, open_session, tensors_of
+
+log = logging.getLogger(__name__)
+TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
+BESIDE = ("README.md", "recipe.toml", "confidence.json")  # what else belongs to a model goes with it
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written, and how far the float graphs are from torch."""
+
+    folders: dict[Path, Manifest]
+    difference: float  # the greatest of any logit
+
+
+def export(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    int8: bool = False,
+    web: str | Path | None = None,
+    licence: str = "",
+) -> ExportReport:
+    """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or beside its own weights, which they then read.
+
+    ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
+    only that is written.
+    """
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
+        raise ConfigError(f"exporting needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    source = resolve(model)
+    target = Path(output).expanduser() if output else source
+    site = Path(web).expanduser() if web else None
+    checkpoint = load_checkpoint(source)
+    graphs = export_graphs(checkpoint.model)
+    folders: dict[Path, tuple[bool, dict[str, GraphFile]]] = {}
+    if output or site is None:
+        beside = target.resolve() == source.resolve()
+        folders[target] = int8, _files(graphs, int8, source if beside else None)
+    if site:
+        folders[site] = True, _files(graphs, True, None)
+    plain = next((files for small, files in folders.values() if not small), None) or _files(graphs, False, None)
+    difference = compare(checkpoint, plain)
+    written = {folder: _write(folder, checkpoint, files, small, licence) for folder, (small, files) in folders.items()}
+    return ExportReport(written, difference)
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """What one .onnx file will hold, and the tensors it reads beside it."""
+
+    data: bytes
+    weights: dict[str, np.ndarray]
+
+    def open(self) -> Any:
+        return open_session(self.data, weights=self.weights)
+
+
+def _files(graphs: dict[str, Any], int8: bool, beside: Path | None) -> dict[str, GraphFile]:
+    """Graphs as they are written: with all in them, or with large weights in ``beside``'s model.safetensors."""
+    if int8 or beside is None:
+        return {name: GraphFile(store_weights(graph, int8).SerializeToString(), {}) for name, graph in graphs.items()}
+    originals, files = Originals(beside / WEIGHTS), {}
+    for name, graph in graphs.items():
+        rest, read = leave_outside(graph, originals)
+        weights = {tensor: originals.tensors[tensor] for tensor in read}
+        files[name] = GraphFile(store_weights(rest, int8=False).SerializeToString(), weights)
+    return files
+
+
+@torch.no_grad()
+def compare(checkpoint: Checkpoint, files: dict[str, GraphFile]) -> float:
+    """The greatest difference of a logit to torch's, on noise, five words along; too great a one is an error."""
+    model = checkpoint.model
+    sessions = {name: file.open() for name, file in files.items()}
+    encoder = OnnxEncoder(sessions["encoder"], model.encoder.preprocess, (model.encoder.height, model.encoder.width))
+    theirs, ours = TorchSteps(model.decoder), OnnxDecoder(sessions["start"], sessions["step"])
+    random, size, beams = np.random.default_rng(0), model.encoder.preprocess.size, 2
+    pixels = random.standard_normal((3, 3, size, size), np.float32)
+    states = [theirs.start(model.encoder.encode(pixels)), ours.start(encoder.encode(pixels))]
+    rows = np.arange(len(pixels)).repeat(beams)
+    states = [state.reorder(rows) for state in states]
+    worst = 0.0
+    for _ in range(min(5, model.decoder.max_length - 1)):
+        tokens = random.integers(0, model.decoder.vocabulary, len(rows))
+        expected, states[0], _ = theirs.step(tokens, states[0])
+        found, states[1], _ = ours.step(tokens, states[1])
+        worst = max(worst, float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max())))
+    if not worst <= TOLERANCE:
+        raise CheckpointError(f"the exported graphs differ from torch by {worst:.1e}, more than {TOLERANCE:.0e}")
+    return worst
+
+
+def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], int8: bool, licence: str) -> Manifest:
+    """The graphs, then the manifest that names them: a folder half written is seen as such."""
+    model, source = checkpoint.model, checkpoint.folder
+    if source is None:
+        raise ConfigError("only a model that was saved can be exported")
+    manifest = Manifest(
+        precision="int8" if int8 else "float32",
+        encoder=model.encoder.name,
+        decoder=model.decoder.spec["name"],
+        parameters=model.count()[0],
+        weights=file_hash(source / WEIGHTS),
+        licence=licence or _licence(folder),
+        preprocess=model.encoder.preprocess,
+        grid=(model.encoder.height, model.encoder.width),
+        tokenizer=checkpoint.tokenizer,
+        decoding=search_options(checkpoint.decoding, checkpoint.tokenizer),
+        graphs={name: _describe(file) for name, file in files.items()},
+    )
+    for name, file in files.items():
+        write_atomically(folder / f"{name}.onnx", file.data)
+    for name in BESIDE:
+        if (source / name).is_file() and source.resolve() != folder.resolve():
+            shutil.copyfile(source / name, folder / name)
+    write_atomically(folder / MANIFEST, json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n")
+    return manifest
+
+
+def _licence(folder: Path) -> str:
+    """What an earlier export said."""
+    return str(read_json(folder / MANIFEST).get("licence", "")) if (folder / MANIFEST).is_file() else ""
+
+
+def _describe(file: GraphFile) -> Graph:
+    session, digest = file.open(), hashlib.sha256(file.data).hexdigest()
+    inputs, outputs = tensors_of(session.get_inputs()), tensors_of(session.get_outputs())
+    return Graph(len(file.data), digest, inputs, outputs, tuple(file.weights))

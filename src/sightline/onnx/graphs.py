@@ -1,0 +1,157 @@
+"""A model as three ONNX graphs: pixels to features, features to a state, a token and a state to the next ones.
+
+The graphs are the networks' own ``forward``, ``start`` and ``step``, written down by torch's exporter: nothing of a
+network is described a second time. `docs/export.md` says what their tensors are.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.decoders import Decoder
+from sightline.nn.encoders import Encoder
+from sightline.types import DecoderState, ImageFeatures
+
+OPSET = 20
+# Two photos of three captions each, three words along: torch takes a size of 0 or 1 for fixed, larger ones as free.
+PHOTOS, BEAMS, LENGTH = 2, 3, 3
+
+Free = dict[int, str]  # which dimensions of a tensor are not fixed, and what they are called
+PER_PHOTO: Free = {0: "photos"}
+PER_ROW: Free = {0: "rows"}
+
+
+class _Encode(nn.Module):
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder(pixels)
+        return features.grid, features.pooled
+
+
+class _Start(nn.Module):
+    def __init__(self, decoder: Decoder, features: ImageFeatures):
+        super().__init__()
+        self.decoder, self.height, self.width = decoder, features.height, features.width
+
+    def forward(self, grid: Tensor, pooled: Tensor) -> tuple[Tensor, ...]:
+        state = self.decoder.start(ImageFeatures(grid, pooled, self.height, self.width))
+        return (*state.photo.values(), *state.beam.values())
+
+
+class _Step(nn.Module):
+    def __init__(self, decoder: Decoder, example: DecoderState):
+        super().__init__()
+        self.decoder, self.photo, self.beam = decoder, list(example.photo), list(example.beam)
+
+    def forward(self, token: Tensor, values: list[Tensor]) -> tuple[Tensor, ...]:
+        photo, beam = values[: len(self.photo)], values[len(self.photo) :]
+        state = DecoderState(dict(zip(self.photo, photo)), dict(zip(self.beam, beam)))
+        logits, state, extras = self.decoder.step(token, state)
+        return (logits, *(state.beam[name] for name in self.beam), *extras.values())
+
+
+@torch.no_grad()
+def export_graphs(model: CaptionModel) -> dict[str, Any]:
+    """``encoder``, ``start`` and ``step`` as ONNX models in float32."""
+    encoder, decoder = cast(Encoder, model.encoder.eval()), cast(Decoder, model.decoder.eval())
+    size = encoder.preprocess.size
+    pixels = torch.rand(PHOTOS, 3, size, size)
+    features = encoder(pixels)  # also fills what some networks keep from their first run
+    graph = _export(
+        _Encode(encoder), {"pixels": pixels}, {"pixels": PER_PHOTO}, {"grid": PER_PHOTO, "pooled": PER_PHOTO}
+    )
+    return {"encoder": graph, **decoder_graphs(decoder, features)}
+
+
+@torch.no_grad()
+def decoder_graphs(decoder: Decoder, features: ImageFeatures) -> dict[str, Any]:
+    """``start`` and ``step``, from features of two photos as an example."""
+    first = decoder.start(features)
+    state, token = first.repeat(BEAMS), torch.arange(PHOTOS * BEAMS) % decoder.vocabulary
+    extras: dict[str, Tensor] = {}
+    for _ in range(LENGTH):
+        _, state, extras = decoder.step(token, state)
+    photo = {f"photo.{name}": value for name, value in state.photo.items()}
+    beam = {f"beam.{name}": value for name, value in state.beam.items()}
+    before, after = {}, {}
+    for name, value in state.beam.items():
+        growing = [place for place, size in enumerate(first.beam[name].shape) if place and size != value.shape[place]]
+        before[f"beam.{name}"] = PER_ROW | dict.fromkeys(growing, "length")
+        after[f"next.{name}"] = PER_ROW | dict.fromkeys(growing, "length + 1")
+    whole = {"grid": features.grid, "pooled": features.pooled}
+    of_photos = dict.fromkeys((*whole, *photo), PER_PHOTO)
+    started = of_photos | dict.fromkeys(beam, PER_PHOTO)  # one hypothesis each
+    stepped = {"logits": PER_ROW, **after, **dict.fromkeys(extras, PER_ROW)}
+    outputs = {name: started[name] for name in (*photo, *beam)}
+    inputs = {"token": PER_ROW, **of_photos, **before}
+    return {
+        "start": _export(_Start(decoder, features), whole, of_photos, outputs),
+        "step": _export(_Step(decoder, state), {"token": token, **photo, **beam}, inputs, stepped),
+    }
+
+
+def _export(module: nn.Module, inputs: dict[str, Tensor], free: dict[str, Free], outputs: dict[str, Free]) -> Any:
+    """One graph; ``free`` and ``outputs`` name the dimensions of its tensors that are not fixed."""
+    tensors: list[Any] = list(inputs.values())
+    shapes: list[Any] = [free[name] for name in inputs]
+    if isinstance(module, _Step):  # a token and the values of a state
+        tensors, shapes = [tensors[0], tensors[1:]], [shapes[0], shapes[1:]]
+    with _quietly():
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(tensors),
+            dynamo=True,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=tuple(shapes),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    model = cast(Any, program).model_proto
+    _tidy(model.graph, free | outputs)
+    return model
+
+
+def _tidy(graph: Any, free: dict[str, Free]) -> None:
+    """Free dimensions by our names, equal constants once; no input that nothing reads, none of torch's notes."""
+    first: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
+    for tensor in list(graph.initializer):
+        own = first.setdefault((tensor.data_type, tuple(tensor.dims), tensor.raw_data), tensor.name)
+        if own != tensor.name:
+            same[tensor.name] = own
+            graph.initializer.remove(tensor)
+    for node in graph.node:
+        del node.metadata_props[:]
+        for place, name in enumerate(node.input):
+            node.input[place] = same.get(name, name)
+    del graph.value_info[:]
+    read = {name for node in graph.node for name in node.input}
+    for value in [value for value in graph.input if value.name not in read]:
+        graph.input.remove(value)
+    for value in [*graph.input, *graph.output]:
+        for place, name in free[value.name].items():
+            value.type.tensor_type.shape.dim[place].dim_param = name
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporter speaks of its own insides: what a user can mend comes as an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)

@@ -1,0 +1,207 @@
+"""``sightline.json``: all an exported model is beside its graphs, and which files belong to it.
+
+`docs/export.md` says what every field means; the page in the browser reads the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.decoding.options import DecodingOptions, check_decoding
+from sightline.errors import CheckpointError, ConfigError
+from sightline.io.images import Preprocess
+from sightline.io.model_files import file_hash, read_json, tensor_slices
+from sightline.tokenizers import Tokenizer, tokenizer_from_json
+
+MANIFEST = "sightline.json"
+FORMAT = "sightline-onnx-1"
+WEIGHTS = "model.safetensors"
+GRAPHS = ("encoder", "start", "step")
+SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
+PRECISIONS = ("float32", "int8")
+LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without others beside it
+KEYS = {
+    "format", "precision", "encoder", "decoder", "parameters", "weights", "licence", "preprocess", "grid", "tokenizer",
+    "decoding", "graphs",
+}  # fmt: skip
+
+Tensors = dict[str, tuple[str, tuple[int | str, ...]]]  # name: element type and shape, a name for each free dimension
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One .onnx file: how large, which bytes, and what goes in and comes out."""
+
+    bytes: int
+    sha256: str
+    inputs: Tensors
+    outputs: Tensors
+    outside: tuple[str, ...] = ()  # tensors of the model.safetensors beside it that it reads
+
+    def to_json(self) -> dict[str, Any]:
+        outside = {"outside": list(self.outside)} if self.outside else {}
+        return {
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "inputs": {name: [kind, list(shape)] for name, (kind, shape) in self.inputs.items()},
+            "outputs": {name: [kind, list(shape)] for name, (kind, shape) in self.outputs.items()},
+            **outside,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Graph:
+        def tensors(given: Mapping[str, Any]) -> Tensors:
+            return {str(name): (str(kind), tuple(shape)) for name, (kind, shape) in given.items()}
+
+        size, digest = values["bytes"], values["sha256"]
+        if type(size) is not int or not 0 < size <= LARGEST_GRAPH or not isinstance(digest, str):
+            raise ValueError(f"bytes is {size!r} and sha256 {digest!r}")
+        outside = values.get("outside", [])
+        if not isinstance(outside, list) or any(type(name) is not str for name in outside):
+            raise ValueError(f"outside is {str(outside)[:40]!r}")
+        return cls(size, digest, tensors(values["inputs"]), tensors(values["outputs"]), tuple(outside))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``sightline.json`` says, checked."""
+
+    precision: str
+    encoder: str  # names, for people
+    decoder: str
+    parameters: int
+    weights: str  # SHA-256 of the model.safetensors it was exported from
+    licence: str
+    preprocess: Preprocess
+    grid: tuple[int, int]  # rows and columns of the places in ``grid`` and ``attention``
+    tokenizer: Tokenizer
+    decoding: dict[str, Any]
+    graphs: dict[str, Graph]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "precision": self.precision,
+            "encoder": self.encoder,
+            "decoder": self.decoder,
+            "parameters": self.parameters,
+            "weights": self.weights,
+            "licence": self.licence,
+            "preprocess": self.preprocess.to_json(),
+            "grid": list(self.grid),
+            "decoding": self.decoding,
+            "graphs": {name: graph.to_json() for name, graph in self.graphs.items()},
+            "tokenizer": self.tokenizer.to_json(),
+        }
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """`CheckpointError` says in one line what is wrong with the file."""
+        path = folder / MANIFEST
+        values = read_json(path)
+        if values.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path}: format is {values.get('format')!r}, this version reads {FORMAT!r}; export the model again"
+            )
+        if wrong := sorted(set(values) ^ KEYS):
+            problem = "is missing" if wrong[0] in KEYS else "is unknown"
+            raise CheckpointError(f"{path}: {wrong[0]!r} {problem}; copy the file or export the model again")
+        try:
+            manifest = cls(
+                **{key: values[key] for key in ("precision", "encoder", "decoder", "weights", "licence", "decoding")},
+                parameters=int(values["parameters"]),
+                preprocess=Preprocess.from_json(values["preprocess"]),
+                grid=_grid(values["grid"]),
+                tokenizer=tokenizer_from_json(values["tokenizer"]),
+                graphs={name: Graph.from_json(values["graphs"][name]) for name in GRAPHS},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise CheckpointError(f"{path} does not describe an exported model: {text}; export it again") from None
+        if manifest.precision not in PRECISIONS:
+            raise CheckpointError(f"{path}: precision is {manifest.precision!r}, known are {', '.join(PRECISIONS)}")
+        if fault := manifest._misfit():
+            raise CheckpointError(f"{path} does not describe an exported model: {fault}; export it again")
+        check_decoding(manifest.decoding, manifest.tokenizer, path)
+        return manifest
+
+    def _misfit(self) -> str:
+        """What keeps the three graphs from working together, if anything does."""
+        encoder, start, step = (self.graphs[name] for name in GRAPHS)
+        state = {name for name in start.outputs if name.startswith(("photo.", "beam."))}
+        following = {f"next.{name.removeprefix('beam.')}" for name in state if name.startswith("beam.")}
+        for graph, fine, wanted in (
+            ("encoder", set(encoder.inputs) == {"pixels"} and {"grid", "pooled"} <= set(encoder.outputs), "pixels"),
+            ("start", set(start.inputs) <= {"grid", "pooled"} and following, "grid and pooled, and a state"),
+            ("step", set(step.inputs) == {"token", *state}, "token and the state that start gives"),
+            ("step", {"logits", *following} <= set(step.outputs), "logits and the next state"),
+        ):
+            if not fine:
+                return f"the {graph} graph should take or give {wanted}"
+        if step.outputs["logits"][1][-1] != self.tokenizer.size:
+            return f"logits are {list(step.outputs['logits'][1])}, the tokenizer has {self.tokenizer.size} tokens"
+        return ""
+
+    def differs(self, folder: Path) -> str:
+        """Which file of a model folder is not the one that was exported, if any: weights, words or search."""
+        search = read_json(folder / "config.json").get("decoding", {})
+        try:
+            if search_options(search, self.tokenizer) != search_options(self.decoding, self.tokenizer):
+                return "config.json"
+        except (TypeError, ConfigError):  # torch's side says what is wrong there
+            return "config.json"
+        if read_json(folder / "tokenizer.json") != self.tokenizer.to_json():
+            return "tokenizer.json"
+        return "" if file_hash(folder / WEIGHTS) == self.weights else WEIGHTS
+
+    def read_weights(self, folder: Path) -> dict[str, dict[str, np.ndarray]]:
+        """For each graph the tensors it has outside: those of the very file that was exported, or none at all."""
+        if not any(graph.outside for graph in self.graphs.values()):
+            return {name: {} for name in self.graphs}
+        path = folder / WEIGHTS
+        found = tensor_slices(path)
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != self.weights:
+            raise CheckpointError(
+                f"{path} is not the file these graphs were made from: copy it again or run `sightline export` again"
+            )
+        try:
+            return {
+                name: {tensor: found[tensor].array(data) for tensor in graph.outside}
+                for name, graph in self.graphs.items()
+            }
+        except KeyError as error:
+            raise CheckpointError(f"{path} has no tensor {error.args[0]!r}: run `sightline export` again") from None
+
+    def read_graph(self, folder: Path, name: str) -> bytes:
+        """A graph's file, if it is the very one that was exported."""
+        path, expected = folder / f"{name}.onnx", self.graphs[name]
+        try:
+            size = path.stat().st_size
+            if size != expected.bytes:
+                raise CheckpointError(f"{path} has {size:,} bytes, expected {expected.bytes:,}; copy the file again")
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}; copy the file again") from None
+        if hashlib.sha256(data).hexdigest() != expected.sha256:
+            raise CheckpointError(f"{path} is not the file that {MANIFEST} names: copy it or export the model again")
+        return data
+
+
+def search_options(options: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """A model's decoding options with the defaults filled in, as a program without ours needs them."""
+    chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
+    return {name: getattr(chosen, name) for name in SEARCH}
+
+
+def _grid(value: Any) -> tuple[int, int]:
+    height, width = value
+    if type(height) is not int or type(width) is not int or min(height, width) < 1:
+        raise ValueError(f"grid is {value!r}")
+    return height, width
