@@ -20,23 +20,24 @@ import torch
 from sightline.bulk.engine import Engine
 from sightline.bulk.inputs import Part, find
 from sightline.bulk.job import save_part
-from sightline.bulk.reading import Squares, read_photo
+from sightline.bulk.reading import read_photo
 from sightline.bulk.run import choose_device, count_workers
+from sightline.engine.backend import PreparedImage
 from sightline.engine.captioner import load
 from sightline.types import Failure
 
 
-def preload(engine: Engine, names: list[str]) -> list[list[Squares]]:
+def preload(engine: Engine, names: list[str]) -> list[list[PreparedImage]]:
     squares = []
     for name in names:
-        found = read_photo(name, engine.preprocesses)
+        found = read_photo(name, engine.captioner.preprocesses)
         if isinstance(found, Failure):
             raise SystemExit(f"{name} {found.reason}")
         squares.append(found)
     return [squares[start : start + engine.batch_size] for start in range(0, len(squares), engine.batch_size)]
 
 
-def bare(engine: Engine, batches: list[list[Squares]]) -> float:
+def bare(engine: Engine, batches: list[list[PreparedImage]]) -> float:
     began = time.perf_counter()
     for batch in batches:
         engine.captions(batch)
@@ -67,7 +68,7 @@ def main() -> None:
     names = [name for name, _ in zip(find([options.folder]), range(options.photos)) if isinstance(name, str)]
     captioner = load(device=choose_device(options.device))
     workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
-    with Engine(captioner, captioner.options, options.batch, workers) as engine:
+    with Engine(captioner, captioner.defaults, options.batch, workers) as engine:
         batches = preload(engine, names)
         bulk(engine, names[: 2 * options.batch], options.batch)  # starts the workers, warms both sides up
         print(f"{len(names)} photos, batches of {options.batch}, {workers} workers, {torch.get_num_threads()} threads")

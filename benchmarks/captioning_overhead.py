@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sightline.decoding import DecodingOptions, decode
+from sightline.engine.torch_backend import TorchDecoder
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
@@ -54,7 +55,7 @@ def encode(model: CaptionModel, photos: Tensor, batch: int) -> None:
 @torch.inference_mode()
 def caption(model: CaptionModel, photos: Tensor, batch: int, beam: int) -> list[int]:
     """The captions' lengths in words."""
-    decoder = EndingDecoder(model, rise=2.0)
+    decoder = TorchDecoder(EndingDecoder(model, rise=2.0))
     lengths = []
     for part in photos.split(batch):
         found = decode(decoder, model.features(part), DecodingOptions(beam=beam))

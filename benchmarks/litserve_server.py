@@ -9,7 +9,6 @@ import litserve
 from fastapi import Request
 
 import sightline
-from sightline.io.images import open_image
 
 
 class Captions(litserve.LitAPI):
@@ -20,8 +19,9 @@ class Captions(litserve.LitAPI):
         return request["photos"].file.read()
 
     def predict(self, photos: list[bytes]) -> list[dict]:
-        images = [open_image(photo) for photo in photos]
-        captions = self.captioner.decode(self.captioner.encode(images), self.captioner.decoding(want_attention=False))
+        features = self.captioner.encode([self.captioner.prepare(photo) for photo in photos])
+        found = self.captioner.decode(features, self.captioner.options(want_attention=False))
+        captions = self.captioner.finish(found, features)
         return [caption.as_dict() for caption in captions]
 
     def encode_response(self, answer: dict) -> dict:

@@ -91,7 +91,7 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
             data = photo.read_bytes()
             found = page.evaluate(ASK, base64.b64encode(data).decode())
             told, expected = found["told"], captioner.caption(data)
-            picture = captioner.models[0].encoder.preprocess.visible(open_image(data))
+            picture = captioner.preprocesses[0].visible(open_image(data))
             square = np.frombuffer(base64.b64decode(found["square"]), np.uint8).reshape(*picture.size, 3)
             difference = np.abs(square.astype(int) - np.asarray(picture.convert("RGB")))
             worst, exact = max(worst, int(difference.max())), exact + int(not difference.any())

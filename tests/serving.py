@@ -28,15 +28,15 @@ MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 GATED = """
 import sys, time
 from pathlib import Path
-from sightline.serve import describing, server
-gate, look = Path(sys.argv.pop(1)), describing.Describer.encode
+from sightline.serve import batching, server
+gate, look = Path(sys.argv.pop(1)), batching.CaptionWork.encode
 
 def when_open(self, photos):
     while not gate.exists():
         time.sleep(0.01)
     return look(self, photos)
 
-describing.Describer.encode = when_open
+batching.CaptionWork.encode = when_open
 server.HEAD_SECONDS = 0.5
 from sightline.cli import main
 main()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sightline.bulk import extras
-from sightline.bulk.engine import Engine, to_pixels
+from sightline.bulk.engine import Engine
 from sightline.bulk.inputs import Part, find, list_inputs, read_parts, roots
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, Summary, caption_all
@@ -136,10 +136,12 @@ def test_captions_are_the_same_at_any_batch_size_and_number_of_workers(photos: P
 
 
 def test_pixels_are_exactly_those_of_every_other_caption(photos: Path, captioner: Captioner):
-    preprocess = captioner.models[0].encoder.preprocess
+    preprocess = captioner.preprocesses[0]
     images = [open_image(name) for name in names(photos)[:3]]
     squares = [np.asarray(preprocess.visible(image)) for image in images]
-    assert np.array_equal(to_pixels(squares, preprocess), np.stack([preprocess.pixels(image) for image in images]))
+    assert np.array_equal(
+        preprocess.normalise(np.stack(squares)), np.stack([preprocess.pixels(image) for image in images])
+    )
 
 
 def test_an_ensemble_in_bulk(photos: Path, tiny_model: Path, tmp_path: Path):
@@ -372,5 +374,5 @@ def test_pace_says_how_fast_and_how_long():
 
 
 def test_an_engine_without_photos_finishes_nothing(captioner: Captioner):
-    with Engine(captioner, captioner.options, 4, workers=0) as engine:
+    with Engine(captioner, captioner.defaults, 4, workers=0) as engine:
         assert list(engine.run([])) == []

@@ -111,7 +111,11 @@ def test_an_unknown_option_suggests_the_nearest(captioner: Captioner) -> None:
 
 
 def test_the_models_own_decoding_options_are_the_default(captioner: Captioner) -> None:
-    assert (captioner.options.beam, captioner.options.length_penalty, captioner.options.max_length) == (2, 0.5, LENGTH)
+    assert (captioner.defaults.beam, captioner.defaults.length_penalty, captioner.defaults.max_length) == (
+        2,
+        0.5,
+        LENGTH,
+    )
     assert captioner.caption(photo()) == captioner.caption(photo(), beam=2, length_penalty=0.5)
     assert captioner.caption(photo()) != captioner.caption(photo(1))
     assert len(captioner.caption(photo(), max_length=4).words) <= 3

@@ -185,9 +185,9 @@ def test_kept_photos_go_on_as_if_the_others_had_never_been(decoder: Decoder) -> 
 @torch.no_grad()
 def test_a_step_leaves_the_state_it_was_given(decoder: Decoder) -> None:
     state = decoder.start(photos(2))
-    before = {name: value.clone() for name, value in {**state.photo, **state.beam}.items()}
+    before = {name: value.clone() for name, value in {**state.encoder_cache, **state.hypotheses}.items()}
     decoder.step(words(2)[:, 0], state)
-    assert all(torch.equal(before[name], value) for name, value in {**state.photo, **state.beam}.items())
+    assert all(torch.equal(before[name], value) for name, value in {**state.encoder_cache, **state.hypotheses}.items())
 
 
 def test_the_spec_rebuilds_the_same_network(decoder: Decoder) -> None:

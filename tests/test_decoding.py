@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.decoding import DecodingOptions, Ensemble, as_steps, decode, sample
-from sightline.decoding.constraints import drawing_weights, log_softmax
+from sightline import decoding
+from sightline.decoding import DecodingOptions, Ensemble, Hypothesis
+from sightline.decoding.constraints import log_softmax, sampling_weights
+from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.types import DecoderState, ImageFeatures
 
@@ -33,12 +35,16 @@ class ToyDecoder(nn.Module):
         return DecoderState({"grid": features.grid}, {"hidden": features.pooled})
 
     def step(self, token: Tensor, state: DecoderState):
-        hidden = self.cell(self.embedding(token), state.beam["hidden"])
-        beams = len(token) // len(state.photo["grid"])
-        grid = state.photo["grid"].repeat_interleave(beams, 0)
+        hidden = self.cell(self.embedding(token), state.hypotheses["hidden"])
+        beams = len(token) // len(state.encoder_cache["grid"])
+        grid = state.encoder_cache["grid"].repeat_interleave(beams, 0)
         attention = (grid @ hidden[:, :, None]).squeeze(2).softmax(1)
         logits = self.sharpness * self.output(hidden + (attention[:, :, None] * grid).sum(1))
-        return logits, DecoderState(state.photo, {"hidden": hidden}), {"attention": attention, "gate": hidden[:, 0]}
+        return (
+            logits,
+            DecoderState(state.encoder_cache, {"hidden": hidden}),
+            {"attention": attention, "gate": hidden[:, 0]},
+        )
 
 
 class Chain:
@@ -59,6 +65,16 @@ def photos(count: int, width: int = 8, seed: int = 1) -> ImageFeatures:
     return ImageFeatures(
         torch.randn(count, 6, width, generator=generator), torch.randn(count, width, generator=generator), 2, 3
     )
+
+
+def decode(network, features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
+    """The library's search with a torch network; a list of networks is an ensemble."""
+    members = [TorchDecoder(member) for member in network] if isinstance(network, list | tuple) else []
+    return decoding.decode(Ensemble(members) if members else TorchDecoder(network), features, options)
+
+
+def sample(network, features: ImageFeatures, count: int, *options) -> Tensor:
+    return decoding.sample(TorchDecoder(network), features, count, *options)
 
 
 def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
@@ -294,14 +310,14 @@ def test_an_ensemble_of_two_alike_is_one():
 @torch.no_grad()
 def test_an_ensemble_averages_probabilities_and_each_member_sees_its_features():
     members, each = [ToyDecoder(seed=1), ToyDecoder(seed=2)], [photos(2, seed=1), photos(2, seed=2)]
-    ensemble = Ensemble(members)
+    ensemble = Ensemble([TorchDecoder(member) for member in members])
     token = np.array([START, START])
     logits, state, extras = ensemble.step(token, ensemble.start(each))
-    apart = [as_steps(member).step(token, member.start(features)) for member, features in zip(members, each)]
+    apart = [TorchDecoder(member).step(token, member.start(features)) for member, features in zip(members, each)]
     mean = sum(np.exp(log_softmax(own)) for own, _, _ in apart) / 2
     np.testing.assert_allclose(np.exp(logits), mean, rtol=1e-5)
     np.testing.assert_allclose(extras["attention"], (apart[0][2]["attention"] + apart[1][2]["attention"]) / 2)
-    assert set(state.beam) == {"0.hidden", "1.hidden"}
+    assert set(state.hypotheses) == {"0.hidden", "1.hidden"}
     assert decode(members, each)[0][0].tokens
 
 
@@ -360,11 +376,11 @@ def test_top_k_and_top_p_leave_the_right_tokens():
         ("top_k", 9): [0, 1, 2, 3, 4],
     }
     for (name, value), tokens in kept.items():
-        weights = drawing_weights(log_probs, DecodingOptions(sample=True, **{name: value}))
+        weights = sampling_weights(log_probs, DecodingOptions(sample=True, **{name: value}))
         assert weights[0].nonzero()[0].tolist() == tokens
         ratio = weights[0, tokens] / np.exp(log_probs)[0, tokens]
         assert ratio == pytest.approx(ratio[0])
-    both = drawing_weights(log_probs, DecodingOptions(sample=True, top_k=3, top_p=0.5))
+    both = sampling_weights(log_probs, DecodingOptions(sample=True, top_k=3, top_p=0.5))
     assert both[0].nonzero()[0].tolist() == [1, 2]
 
 

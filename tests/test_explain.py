@@ -10,12 +10,12 @@ from PIL import Image
 from torch import Tensor
 
 from sightline.engine.captioner import Captioner
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.explain import Explanation, explain
-from sightline.explain.maps import HIGHEST, lit, scaled, upsampled
-from sightline.explain.occlusion import PLACES, hide, occlusion_maps
+from sightline.explain.attribution import CELLS, hide, occlusion_maps, teacher_forced
+from sightline.explain.heatmap import HIGHEST, overlay, scaled, upsampled
 from sightline.explain.picture import WIDTH, columns_for, draw
-from sightline.explain.trace import replay
 from sightline.io.images import Preprocess
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.checkpoint import Checkpoint
@@ -63,7 +63,7 @@ def test_an_even_or_faint_look_stays_dark() -> None:
 
 
 def test_the_lamp_is_bright_and_colourful_and_the_night_dark_and_grey() -> None:
-    shown = np.asarray(lit(Image.new("RGB", (140, 70), (60, 200, 60)), scaled([planted()])[0]), int)
+    shown = np.asarray(overlay(Image.new("RGB", (140, 70), (60, 200, 60)), scaled([planted()])[0]), int)
     lamp, night = shown[15, 110], shown[60, 20]
     assert lamp.sum() > 2 * night.sum()
     assert np.ptp(lamp) > 80 > 25 > np.ptp(night)
@@ -91,12 +91,12 @@ def test_of_a_cropped_photo_only_the_middle_is_shown() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_decoder_is_explained(kind: str) -> None:
-    explanation = explain(Captioner([checkpoint(kind)]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint(kind))]), photo())
     assert explanation.method == ("occlusion" if kind == "lstm" else "attention")
     words = explanation.caption.words
     assert len(words) >= 3
     for word in words:
-        assert word.attention.shape == ((PLACES, PLACES) if kind == "lstm" else (4, 4))
+        assert word.attention.shape == ((CELLS, CELLS) if kind == "lstm" else (4, 4))
         assert len(word.alternatives) == 5
         assert (word.gate is not None) == (kind in ("soft", "hard"))
     assert explanation.caption.photo.size == (60, 40)
@@ -108,32 +108,32 @@ def test_every_decoder_is_explained(kind: str) -> None:
 
 
 def test_the_heads_average_to_the_words_attention() -> None:
-    explanation = explain(Captioner([checkpoint("transformer")]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint("transformer"))]), photo())
     words = explanation.caption.words
     assert explanation.by_head.shape == (len(words), 3, 2, 4, 4)
     assert explanation.by_head.mean((1, 2)) == pytest.approx(np.stack([word.attention for word in words]), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_replaying_a_caption_gives_the_search_s_probabilities(kind: str) -> None:
-    captioner = Captioner([checkpoint(kind)])
-    (features,) = captioner.encode([photo(), photo(seed=1)])
-    found = captioner.decode([features])[0]
-    trace = replay(captioner.models[0].decoder, features, found.tokens)
-    assert trace.log_probs.shape == (2, len(found.tokens))
-    assert np.exp(trace.log_probs[0]).tolist() == pytest.approx([word.probability for word in found.words], abs=1e-5)
-    assert replay(captioner.models[0].decoder, features, ()).log_probs.shape == (2, 0)
+def test_teacher_forcing_a_caption_gives_the_search_s_probabilities(kind: str) -> None:
+    captioner = Captioner([TorchBackend(checkpoint(kind))])
+    features = captioner.encode([captioner.prepare(photo()), captioner.prepare(photo(seed=1))])
+    found = captioner.finish(captioner.decode(features), features)[0]
+    output = teacher_forced(captioner.decoder, features[0], found.tokens)
+    assert output.log_probs.shape == (2, len(found.tokens))
+    assert np.exp(output.log_probs[0]).tolist() == pytest.approx([word.probability for word in found.words], abs=1e-5)
+    assert teacher_forced(captioner.decoder, features[0], ()).log_probs.shape == (2, 0)
 
 
 def test_an_ensemble_is_explained_without_heads() -> None:
-    explanation = explain(Captioner([checkpoint("transformer"), checkpoint("transformer", seed=1)]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint("transformer", seed)) for seed in (0, 1)]), photo())
     assert explanation.method == "attention" and explanation.by_head is None
-    mixed = explain(Captioner([checkpoint("transformer"), checkpoint("lstm")]), photo())
+    mixed = explain(Captioner([TorchBackend(checkpoint(kind)) for kind in ("transformer", "lstm")]), photo())
     assert mixed.method == "occlusion"
 
 
 def test_options_reach_the_search() -> None:
-    captioner = Captioner([checkpoint("transformer")])
+    captioner = Captioner([TorchBackend(checkpoint("transformer"))])
     explanation = explain(captioner, photo(), beam=1, alternatives=2, max_length=5)
     assert explanation.caption.others == ()
     assert len(explanation.caption.words) <= 4
@@ -169,8 +169,8 @@ class Teller(Decoder):
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
         logits = torch.zeros(len(token), self.vocabulary)
-        logits[:, 5] = torch.where(state.beam["length"] == 0, 8 * state.beam["bright"], logits[:, 5])
-        return logits, DecoderState({}, {**state.beam, "length": state.beam["length"] + 1}), {}
+        logits[:, 5] = torch.where(state.hypotheses["length"] == 0, 8 * state.hypotheses["bright"], logits[:, 5])
+        return logits, DecoderState({}, {**state.hypotheses, "length": state.hypotheses["length"] + 1}), {}
 
 
 @pytest.mark.parametrize("place", [(0, 0), (7, 7), (2, 5)])
@@ -178,14 +178,14 @@ def test_occlusion_finds_the_patch_that_counts(place: tuple[int, int]) -> None:
     tokenizer = train_tokenizer("word", CAPTIONS, min_count=1, max_length=10)
     decoder = Teller()
     decoder.vocabulary = tokenizer.size
-    captioner = Captioner([Checkpoint(CaptionModel(Corner(*place), decoder), tokenizer)])
-    maps = occlusion_maps(captioner, Image.new("RGB", (120, 90), "white"), [5, 6], [[0], [1]])
-    assert maps.shape == (2, PLACES, PLACES)
+    captioner = Captioner([TorchBackend(Checkpoint(CaptionModel(Corner(*place), decoder), tokenizer))])
+    maps = occlusion_maps(captioner, captioner.prepare(Image.new("RGB", (120, 90), "white")), [5, 6], [[0], [1]])
+    assert maps.shape == (2, CELLS, CELLS)
     assert np.unravel_index(maps[0].argmax(), maps[0].shape) == place
-    away = np.abs(np.indices((PLACES, PLACES)) - np.array(place)[:, None, None]).max(0) > 1
+    away = np.abs(np.indices((CELLS, CELLS)) - np.array(place)[:, None, None]).max(0) > 1
     assert maps[0][away].max() == 0
     assert maps[1].max() == pytest.approx(0, abs=1e-6)
-    assert occlusion_maps(captioner, photo(), [], []).shape == (0, PLACES, PLACES)
+    assert occlusion_maps(captioner, captioner.prepare(photo()), [], []).shape == (0, CELLS, CELLS)
 
 
 def test_hiding_a_patch_greys_that_patch_alone() -> None:
@@ -200,7 +200,7 @@ def test_hiding_a_patch_greys_that_patch_alone() -> None:
 
 
 def test_a_caption_draws_itself() -> None:
-    picture = Captioner([checkpoint("soft")]).caption(photo()).overlay()
+    picture = Captioner([TorchBackend(checkpoint("soft"))]).caption(photo()).overlay()
     assert isinstance(picture, Image.Image) and picture.width == WIDTH
 
 

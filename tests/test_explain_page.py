@@ -15,9 +15,10 @@ from PIL import Image
 
 from sightline.cli import run
 from sightline.engine.captioner import Captioner
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ImageError
 from sightline.explain import Explanation, explain
-from sightline.explain.maps import HIGHEST, scaled
+from sightline.explain.heatmap import HIGHEST, scaled
 from sightline.explain.picture import WIDTH
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Word
@@ -60,7 +61,7 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_word_is_one_button(kind: str) -> None:
-    explanation = explain(Captioner([checkpoint(kind)]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint(kind))]), photo())
     page = Page(explanation.page())
     assert page.words == [word.text for word in explanation.caption.words]
 
@@ -75,14 +76,14 @@ def test_the_full_stop_stays_with_the_last_word(texts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_asks_nothing_of_the_network(kind: str) -> None:
-    text = explain(Captioner([checkpoint(kind)]), photo()).page()
+    text = explain(Captioner([TorchBackend(checkpoint(kind))]), photo()).page()
     assert all(address.startswith("data:") for address in Page(text).addresses)
     assert not re.search(r"https?:|//\w+\.|@import|url\(|fetch\(|XMLHttpRequest", re.sub(r"base64,[^\"]+", "", text))
     assert "default-src 'none'" in text
 
 
 def test_the_page_holds_the_photo_and_every_view() -> None:
-    explanation = explain(Captioner([checkpoint("transformer")]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint("transformer"))]), photo())
     page = Page(explanation.page())
     data = json.loads(page.data)
     assert page.views == list(range(1 + 3 * (1 + 2)))  # all, then each layer and its heads
@@ -108,12 +109,12 @@ def test_everything_from_outside_is_escaped() -> None:
 
 
 def test_the_page_tells_chances_runners_up_and_other_captions() -> None:
-    explanation = explain(Captioner([checkpoint("soft")]), photo())
+    explanation = explain(Captioner([TorchBackend(checkpoint("soft"))]), photo())
     text = explanation.page()
     for word in explanation.caption.words:
         assert f"{word.probability:.0%} likely" in text
         assert f"gate β {word.gate:.2f}" in text
-    assert text.count("Runners-up") == len(explanation.caption.words)
+    assert text.count("Alternatives") == len(explanation.caption.words)
     assert all(other.sentence() in text for other in explanation.caption.others)
     assert f"{explanation.caption.confidence:.0%} confidence" in text
 
@@ -130,7 +131,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_photo_that_cannot_be_read_is_one_clear_line() -> None:
     with pytest.raises(ImageError, match=r"absent\.jpg does not exist"):
-        explain(Captioner([checkpoint("soft")]), "absent.jpg")
+        explain(Captioner([TorchBackend(checkpoint("soft"))]), "absent.jpg")
 
 
 @pytest.mark.parametrize("name", ["dog.png", "dog.HTML"])

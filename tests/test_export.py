@@ -15,6 +15,8 @@ from exporting import model_folder, page_model, pictures
 from sightline.cli import run
 from sightline.decoding import DecodingOptions, decode
 from sightline.engine.captioner import load
+from sightline.engine.onnx_backend import OnnxDecoder
+from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.nn.checkpoint import load_checkpoint
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder
@@ -22,7 +24,7 @@ from sightline.onnx import Manifest
 from sightline.onnx import export as export_module
 from sightline.onnx.export import GraphFile, compare, export
 from sightline.onnx.graphs import decoder_graphs
-from sightline.onnx.session import OnnxDecoder, open_session
+from sightline.onnx.session import open_session
 from sightline.types import ImageFeatures
 
 KINDS = {
@@ -79,7 +81,7 @@ def test_every_decoder_is_tried() -> None:
 def test_an_exported_decoder_finds_the_same_captions(exported, count: int, beam: int) -> None:
     decoder, ours = exported
     features, options = photos(count, seed=count), DecodingOptions(beam=beam, candidates=beam, max_length=LENGTH)
-    theirs, found = decode(decoder, features, options), decode(ours, as_arrays(features), options)
+    theirs, found = decode(TorchDecoder(decoder), features, options), decode(ours, as_arrays(features), options)
     for expected, photo in zip(theirs, found):
         assert [caption.tokens for caption in photo] == [caption.tokens for caption in expected]
         for one, other in zip(photo, expected):
@@ -94,7 +96,7 @@ def test_words_probabilities_and_maps_are_torch_s(exported_folders: tuple[Path, 
     model, out = exported_folders
     slow, fast = load(model, runtime="torch"), load(out)
     assert (slow.runtimes, fast.runtimes) == (["torch"], ["onnxruntime, float32"])
-    assert fast.options == slow.options
+    assert fast.defaults == slow.defaults
     expected = slow.caption(pictures(), candidates=2, alternatives=3)
     found = fast.caption(pictures(), candidates=2, alternatives=3)
     assert len({caption.text for caption in found}) > 1

@@ -59,7 +59,7 @@ def test_any_program_that_reads_onnx_finds_them(folder: Path) -> None:
     onnx.checker.check_model(str(folder / "encoder.onnx"), full_check=True)
     pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
     theirs = onnxruntime.InferenceSession(str(folder / "encoder.onnx")).run(None, {"pixels": pixels})
-    ours = load(folder).models[0].encoder.encode(pixels)
+    ours = load(folder).backends[0].encode(pixels)
     np.testing.assert_allclose(ours.grid, theirs[0], atol=1e-6)
 
 

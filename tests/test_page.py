@@ -192,7 +192,7 @@ def test_the_page_says_what_python_says(browser: Any, site: Path, python: Captio
                     assert one["confidence"] == pytest.approx(other.confidence, abs=2e-3)
                     np.testing.assert_allclose(one["attention"], other.attention, atol=2e-3)
                 texts.add(expected.text)
-            picture = python.models[0].encoder.preprocess.visible(open_image(data))
+            picture = python.preprocesses[0].visible(open_image(data))
             square = np.array(found["square"]).reshape(*picture.size, 3)
             assert np.abs(square - np.asarray(picture.convert("RGB")).astype(int)).max() <= tolerance, name
         assert len(texts) > 2, "photos that all get one sentence compare nothing"

@@ -323,11 +323,12 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
 
     from sightline.data import load_dataset
     from sightline.engine.captioner import Captioner
+    from sightline.engine.torch_backend import TorchBackend
     from sightline.nn.caption_model import CaptionModel
     from sightline.nn.checkpoint import Checkpoint
     from sightline.nn.decoders import build_decoder
     from sightline.nn.encoders import build_encoder
-    from sightline.serve.describing import Describer, as_explanation
+    from sightline.serve.batching import CaptionWork
     from sightline.serve.server import warm_up
     from sightline.tokenizers import train_tokenizer
 
@@ -335,14 +336,13 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
     tokenizer = train_tokenizer("word", load_dataset(tiny_flickr8k_kept).captions("train"), min_count=1, max_length=8)
     encoder = build_encoder("patches", image_size=16, patch_size=8, width=16, blocks=1, heads=2)
     decoder = build_decoder("lstm", features=16, vocabulary=tokenizer.size, max_length=8, width=16)
-    describer = Describer(Captioner([Checkpoint(CaptionModel(encoder, decoder), tokenizer, {})]), 10**6)
-    assert not describer.question({}, maps=True).alone
-    warm_up(describer)
-    question = describer.question({}, maps=True)
-    assert question.alone
-    assert not describer.question({}, maps=False).alone
+    work = CaptionWork(Captioner([TorchBackend(Checkpoint(CaptionModel(encoder, decoder), tokenizer, {}))]), 10**6)
+    assert not work.query({}, explain=True).alone
+    warm_up(work)
+    query = work.query({}, explain=True)
+    assert query.alone
+    assert not work.query({}, explain=False).alone
     photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
-    seen = describer.encode([describer.prepare(photo, maps=True)])
-    told = as_explanation(describer.tell(seen, question)[0])
+    told = work.decode(work.encode([work.prepare(photo)]), query)[0].as_dict()
     assert told["method"] == "occlusion"
     assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []

@@ -29,8 +29,8 @@ PATIENCE = 60
 class Recorder:
     """Doubles numbers in two halves, notes which came together, and can be held up in the first."""
 
-    def __init__(self, open_: bool = True, threads: int = 1, at_once: int = 2) -> None:
-        self.threads, self.at_once = threads, at_once
+    def __init__(self, open_: bool = True, threads: int = 1, batch_size: int = 2) -> None:
+        self.threads, self.batch_size = threads, batch_size
         self.looks: list[list[int]] = []
         self.batches: list[list[int]] = []
         self.gate, self.entered = threading.Event(), threading.Event()
@@ -45,7 +45,7 @@ class Recorder:
             raise ValueError("unlucky")
         return [item + 100 for item in items]
 
-    def tell(self, seen: Sequence[int], question: Any) -> list[int]:
+    def decode(self, seen: Sequence[int], question: Any) -> list[int]:
         self.batches.append([item - 100 for item in seen])
         if 17 in self.batches[-1]:
             raise ValueError("unluckier")
@@ -116,7 +116,7 @@ def test_the_second_thread_does_not_wait_for_the_first():
 
 
 def test_a_bad_item_spoils_none_of_its_neighbours():
-    work = Recorder(open_=False, at_once=8)
+    work = Recorder(open_=False, batch_size=8)
     batcher = Batcher(work, most=8)
     batcher.start()
     answers = submit(batcher, [0])
@@ -134,7 +134,7 @@ def test_a_bad_item_spoils_none_of_its_neighbours():
 
 
 def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
-    work = Recorder(open_=False, threads=2, at_once=1)
+    work = Recorder(open_=False, threads=2, batch_size=1)
     batcher = Batcher(work, most=1)
     batcher.start()
     running = submit(batcher, [0, 1])

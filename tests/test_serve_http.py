@@ -123,7 +123,7 @@ def test_explanations_are_those_of_the_python_api(
     (told,) = server.post("/v1/explain", photo_bytes[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
     assert told["method"] == expected.method
     assert told["sentence"] == expected.caption.sentence()
-    assert told["seen"] == [0, 0, 1, 1] or told["seen"][0] > 0
+    assert told["frame"] == [0, 0, 1, 1] or told["frame"][0] > 0
     assert len(told["others"]) == len(expected.caption.others)
     assert len(told["words"]) == len(expected.caption.words)
     for word, own in zip(told["words"], expected.caption.words):
@@ -131,7 +131,7 @@ def test_explanations_are_those_of_the_python_api(
         assert [text["text"] for text in word["alternatives"]] == [text for text, _ in own.alternatives]
         for row, own_row in zip(word["attention"], own.attention):
             assert row == pytest.approx(own_row, abs=1e-3)
-        assert max(itertools.chain(*word["light"])) <= 2.5
+        assert max(itertools.chain(*word["heat_map"])) <= 2.5
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

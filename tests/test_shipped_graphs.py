@@ -57,21 +57,21 @@ def captioners() -> list:
 def test_the_server_says_the_same_of_a_photo_alone_and_in_a_batch_and_loads_weights_once(
     captioners: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sightline.serve.describing import Describer
+    from sightline.serve.batching import CaptionWork
 
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     whole = load()
-    describer = Describer(whole, max_pixels=10**8)
-    assert (describer.threads, describer.at_once) == (2, 1)
-    assert describer.captioner is not whole
-    question = describer.question({}, maps=True)
-    photos = [describer.prepare(path.read_bytes(), maps=True) for path in PHOTOS]
-    alone = [describer.tell(describer.encode([photo]), question)[0].caption for photo in photos]
-    batch = describer.tell([describer.encode([photo])[0] for photo in photos], question)
+    work = CaptionWork(whole, max_pixels=10**8)
+    assert (work.threads, work.batch_size) == (2, 1)
+    assert work.captioner is not whole
+    query = work.query({}, explain=True)
+    photos = [work.prepare(path.read_bytes()) for path in PHOTOS]
+    alone = [work.decode(work.encode([photo]), query)[0].caption for photo in photos]
+    batch = work.decode([work.encode([photo])[0] for photo in photos], query)
     assert [told.caption.text for told in batch] == [caption.text for caption in alone]
     assert [told.caption.score for told in batch] == pytest.approx([caption.score for caption in alone], abs=1e-4)
     assert [caption.text for caption in alone] == [captioners[1].caption(path).text for path in PHOTOS]
-    weights = [captioner.models[0].encoder.session.weights for captioner in (whole, describer.captioner)]
+    weights = [captioner.backends[0].sessions["encoder"].weights for captioner in (whole, work.captioner)]
     assert weights[0]
     assert all(weights[0][name] is weights[1][name] for name in weights[0]), "loaded once"
 

@@ -21,6 +21,7 @@ from runs import commands_of, curve_of, minutes_of, recipe_name, recipe_of
 from script import RESULTS, evenly, parser, run
 from sightline.data import Dataset, Example, load_dataset, write_results
 from sightline.engine.captioner import Captioner, load
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.evaluation.scoring import Evaluation, evaluate
 from sightline.io.progress import track
@@ -35,15 +36,17 @@ SAMPLES = 12
 
 def captions_from_cache(captioner: Captioner, examples: Sequence[Example], **options: Any) -> dict[str, str]:
     """The captioner's own captions of these photos, its encoders' features taken from the cache or added to it."""
+    models = [backend.model for backend in captioner.backends if isinstance(backend, TorchBackend)]
     caches = [
         FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid).fill(device=captioner.device)
-        for model in captioner.models
+        for model in models
     ]
-    chosen = captioner.decoding(want_attention=False, **options)
+    chosen = captioner.options(want_attention=False, **options)
     captions: dict[str, str] = {}
     for start in track(range(0, len(examples), BATCH), "captioning", -(-len(examples) // BATCH)):
         rows = range(start, min(start + BATCH, len(examples)))
-        found = captioner.decode([cache.features(rows).to(captioner.device) for cache in caches], chosen)
+        features = [cache.features(rows).to(captioner.device) for cache in caches]
+        found = captioner.finish(captioner.decode(features, chosen), features)
         captions |= {examples[row].name: caption.text for row, caption in zip(rows, found)}
     return captions
 
@@ -68,7 +71,7 @@ def make_row(
     dev = score(captioner, dataset, "dev", limit, options)
     test = None if dev_only else score(captioner, dataset, "test", limit, options)
     metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]
-    parameters = sum(model.count()[0] for model in captioner.models)
+    parameters = sum(backend.parameters for backend in captioner.backends)
     row = Row(
         dev=hundredths(dev.scores),
         test=hundredths(test.scores) if test else {},

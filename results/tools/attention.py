@@ -22,7 +22,7 @@ from script import RESULTS, ROOT, check_outside, evenly, named, parser, run
 from sightline.data import Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.explain.maps import lit, scaled
+from sightline.explain.heatmap import overlay, scaled
 from sightline.io.files import atomic_path
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.types import Caption
@@ -74,7 +74,9 @@ def _band(name: str, caption: Caption, with_photo: bool) -> Image.Image:
     small = photo.resize(tile, Image.Resampling.LANCZOS, reducing_gap=3.0)
     shown: list[Image.Image] = []
     if grids:
-        shown = [lit(small, own) for own in scaled(grids)] if with_photo else [heat(own, tile) for own in levels(grids)]
+        shown = (
+            [overlay(small, own) for own in scaled(grids)] if with_photo else [heat(own, tile) for own in levels(grids)]
+        )
     for number, (word, own) in enumerate(zip(caption.words, shown)):
         row, column = divmod(number, columns)
         corner = (HEAD + column * (TILE + GAP), row * (tile[1] + LABEL + GAP))

@@ -24,8 +24,7 @@ from script import RESULTS, evenly, named, parser, run
 from sightline.data import Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.explain.occlusion import PLACES, occlusion_maps
-from sightline.io.images import open_image
+from sightline.explain.attribution import CELLS, occlusion_maps
 from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
 from table import write_pages
@@ -56,7 +55,7 @@ class Look:
         return float(source[brightest].mean()), float((self.attention * source).sum())
 
 
-def regrid(grid: np.ndarray, places: int = PLACES) -> np.ndarray:
+def regrid(grid: np.ndarray, places: int = CELLS) -> np.ndarray:
     """A map's mass on places x places: each place of the old grid gives to those it overlaps."""
     down, across = (_overlap(size, places) for size in grid.shape)
     mass = down @ grid.astype(np.float64) @ across.T
@@ -80,13 +79,14 @@ def strongest(falls: np.ndarray, share: float = SHARE) -> np.ndarray:
 
 def looks_of(captioner: Captioner, example: Example, number: int) -> list[Look]:
     """The listed words of one photo's caption; none that no hiding makes less likely."""
-    photo = open_image(example.image)
-    (caption,) = captioner.decode(captioner.encode([photo]))
+    image = captioner.prepare(example.image)
+    features = captioner.encode([image])
+    (caption,) = captioner.finish(captioner.decode(features), features)
     positions = [own for _, own in captioner.tokenizer.words(caption.tokens)]
     chosen = [place for place, word in enumerate(caption.words) if word.text.lower() in GROUPS]
     if not chosen:
         return []
-    falls = occlusion_maps(captioner, photo, caption.tokens, [positions[place] for place in chosen])
+    falls = occlusion_maps(captioner, image, caption.tokens, [positions[place] for place in chosen])
     looks = []
     for place, own in zip(chosen, falls):
         word = caption.words[place]

@@ -30,8 +30,8 @@ from script import RESULTS, parser, run
 from sightline.data import Dataset, Example, load_dataset
 from sightline.data.loader import Batch, CaptionLoader
 from sightline.engine.captioner import Captioner
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
-from sightline.io.images import open_image
 from sightline.io.progress import track
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.checkpoint import Checkpoint, checkpoint_hash, load_checkpoint
@@ -144,13 +144,13 @@ class Photos:
     """Features by position in the list of examples: from the training run's cache, or computed where there is none."""
 
     def __init__(self, checkpoint: Checkpoint, examples: Sequence[Example]) -> None:
-        self.captioner, self.examples = Captioner([checkpoint]), examples
+        self.captioner, self.examples = Captioner([TorchBackend(checkpoint)]), examples
         self.cache = FeatureCache(checkpoint.model.encoder, examples)
 
     def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
         if self.cache.complete:
             return self.cache.features(indices)
-        features = self.captioner.encode([open_image(self.examples[index].image) for index in indices])[0]
+        features = self.captioner.encode([self.captioner.prepare(self.examples[index].image) for index in indices])[0]
         return ImageFeatures(features.grid.clone(), features.pooled.clone(), features.height, features.width)
 
 

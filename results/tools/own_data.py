@@ -20,7 +20,7 @@ from rows import write_json
 from script import RESULTS, ROOT, evenly, parser, run
 from sightline.data import Dataset, Example, load_dataset
 from sightline.engine.captioner import Captioner, load
-from sightline.engine.retrieval import Memory
+from sightline.engine.retrieval import Datastore
 from sightline.evaluation.metrics import build, prepare
 from sightline.evaluation.metrics.bootstrap import paired
 from sightline.evaluation.scoring import evaluate
@@ -28,7 +28,7 @@ from sightline.io.files import write_atomically
 from sightline.nn.checkpoint import load_checkpoint
 from sightline.recipes.config import load_recipe
 from sightline.training.feature_cache import FeatureCache
-from sightline.training.retrieval import Seen, best_weight, memory_of, try_weights
+from sightline.training.retrieval import EncodedBatch, best_weight, datastore_of, try_weights
 from sightline.training.trainer import train
 from table import filled
 
@@ -68,24 +68,25 @@ class Bench:
         self.encoder = load_checkpoint(model).model.encoder
         self.encoder.set_trainable("frozen")
 
-    def seen(self, examples: Sequence[Example], batch: int = 50) -> list[Seen]:
+    def encoded(self, examples: Sequence[Example], batch: int = 50) -> list[EncodedBatch]:
         cache = FeatureCache(self.encoder, examples).fill()
         starts = range(0, len(examples), batch)
         rows = [range(start, min(start + batch, len(examples))) for start in starts]
         return [([examples[row] for row in own], [cache.features(own)]) for own in rows]
 
     def captions(self, captioner: Captioner, examples: Sequence[Example]) -> dict[str, str]:
-        options = captioner.decoding(want_attention=False)
+        options = captioner.options(want_attention=False)
         found: dict[str, str] = {}
-        for batch, features in self.seen(examples):
-            told = captioner.decode(features, options)
-            found |= {example.name: caption.text for example, caption in zip(batch, told)}
+        for batch, features in self.encoded(examples):
+            captions = captioner.finish(captioner.decode(features, options), features)
+            found |= {example.name: caption.text for example, caption in zip(batch, captions)}
         return found
 
-    def memory(self, captioner: Captioner, data: Dataset) -> Memory:
-        """Of the training photos, listened to as much as is best on the dev photos."""
-        memory = memory_of(captioner, self.seen(data.examples("train")))
-        return memory.weighing(best_weight(try_weights(captioner, memory, self.seen(data.examples("dev")))))
+    def datastore(self, captioner: Captioner, data: Dataset) -> Datastore:
+        """Of the training photos, with the weight that is best on the dev photos."""
+        datastore = datastore_of(captioner, self.encoded(data.examples("train")))
+        scores = try_weights(captioner, datastore, self.encoded(data.examples("dev")))
+        return datastore.with_weight(best_weight(scores))
 
 
 def fine_tuned(data: Dataset, folder: Path, changes: Sequence[str]) -> Path:
@@ -103,11 +104,11 @@ def measure(model: str | Path, tuned: str | Path, data: Dataset, bench: Bench, w
         captioner = load(folder, runtime="torch")
         if name in which:
             captions[name] = bench.captions(captioner, data.examples("test"))
-        steered = "memory" if name == "as it is" else "fine-tuned, memory"
-        if steered in which:
-            memory = bench.memory(captioner, data)
-            weights[steered] = memory.contents.weight
-            captions[steered] = bench.captions(Captioner(captioner.checkpoints, memory=memory), data.examples("test"))
+        augmented = "memory" if name == "as it is" else "fine-tuned, memory"
+        if augmented in which:
+            datastore = bench.datastore(captioner, data)
+            weights[augmented] = datastore.contents.weight
+            captions[augmented] = bench.captions(Captioner(captioner.backends, datastore), data.examples("test"))
     return scored(captions, data, weights)
 
 
@@ -210,8 +211,9 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
         which = (*fewer, "fine-tuned, memory") if size == max(SIZES) else fewer
         by_size[str(size)] = measure(base, tuned, data, bench, which)
     kept = Dataset("others", flickr8k.root, {"test": evenly(dry["dev"], OTHERS)}, flickr8k.report)
-    memory = bench.memory(load(base, runtime="torch"), data)
-    ways = {"as it is": load(base), "fine-tuned": load(tuned), "memory": load(base, runtime="torch", memory=memory)}
+    datastore = bench.datastore(load(base, runtime="torch"), data)
+    augmented = load(base, runtime="torch", datastore=datastore)
+    ways = {"as it is": load(base), "fine-tuned": load(tuned), "memory": augmented}
     others = {name: bench.captions(captioner, kept.examples("test")) for name, captioner in ways.items()}
     return {
         "photos": {"base": len(dry["train"]), "own": max(SIZES), "test": len(wet["test"]), "others": OTHERS},

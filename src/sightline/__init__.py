@@ -1,8 +1,9 @@
-"""Sightline says in a sentence what a photo shows, and shows, word by word, where it looked.
+"""Sightline captions photos, and shows for each word which part of the photo it came from.
 
 >>> import sightline
 >>> captioner = sightline.load()
 >>> captioner.caption("dog.jpg").text
+>>> sightline.explain.explain(captioner, "dog.jpg").save("dog-explained.html")
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sightline import explain
     from sightline.engine.captioner import Captioner, load
     from sightline.errors import SightlineError
     from sightline.evaluation.scoring import evaluate
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from sightline.types import Caption, Failure, Word
 
 __version__ = "0.1.0"
-__all__ = ["Caption", "Captioner", "Failure", "SightlineError", "Word", "evaluate", "load", "train"]
+__all__ = ["Caption", "Captioner", "Failure", "SightlineError", "Word", "evaluate", "explain", "load", "train"]
 
-_HOMES = {
+_HOMES = {  # where each public name is defined; `explain` is a module of its own
     "Caption": "types",
     "Failure": "types",
     "Word": "types",
@@ -34,6 +36,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Nothing heavy is imported until it is used."""
+    if name == "explain":
+        return import_module("sightline.explain")
     if name not in _HOMES:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
     return getattr(import_module(f"sightline.{_HOMES[name]}"), name)

@@ -1,7 +1,7 @@
 """What the parts hand to each other: features, decoder outputs and states, and the caption a user gets.
 
-Shapes: B photos, K captions (or beams) of each photo, T tokens, N places of the grid, D channels, V vocabulary.
-The K captions of one photo are neighbours: row ``b * K + k`` of any (B*K, ...) tensor belongs to photo ``b``.
+Shapes: B photos, K captions (or beams) of each photo, T tokens, N cells of the grid, D channels, V vocabulary.
+The K captions of one photo are adjacent: row ``b * K + k`` of any (B*K, ...) tensor belongs to photo ``b``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """What an encoder sees: vectors at places of a grid (row by row), and one vector for the whole photo.
+    """An encoder's output: one vector for each cell of a grid (row by row), and one for the whole photo.
 
     Tensors are torch's, here and in `DecoderState`, or numpy arrays where onnxruntime computes.
     """
@@ -52,35 +52,54 @@ class DecoderOutput:
     """Teacher-forced outputs: ``logits[:, t]`` predicts the token after ``tokens[:, t]``."""
 
     logits: Tensor  # (B*K, T, V)
-    attention: Tensor | None = None  # (B*K, T, N): where each predicted token looked
+    attention: Tensor | None = None  # (B*K, T, N): the weights with which each predicted token attends to the grid
     extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), place_log_prob, place_entropy
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Where a decoder stands between two steps.
+    """A decoder's state between two steps.
 
-    ``photo`` holds what was computed once per photo (B rows: projected features, cross-attention keys and values);
-    beams never leave their photo, so it is neither copied nor reordered. ``beam`` holds one row per hypothesis.
+    ``encoder_cache`` holds what was computed once per photo (projected features, cross-attention keys and values);
+    hypotheses never leave their photo, so it is neither copied nor reordered. ``hypotheses`` has one row for each.
     """
 
-    photo: dict[str, Tensor]  # each (B, ...)
-    beam: dict[str, Tensor]  # each (B*K, ...)
+    encoder_cache: dict[str, Tensor]  # each (B, ...)
+    hypotheses: dict[str, Tensor]  # each (B*K, ...)
 
     def repeat(self, times: int) -> DecoderState:
-        """Each hypothesis ``times`` times, neighbours staying together."""
-        return replace(self, beam={name: value.repeat_interleave(times, 0) for name, value in self.beam.items()})
+        """Each hypothesis ``times`` times, those of one photo staying adjacent."""
+        repeated = {name: value.repeat_interleave(times, 0) for name, value in self.hypotheses.items()}
+        return replace(self, hypotheses=repeated)
 
     def reorder(self, rows: np.ndarray | Tensor) -> DecoderState:
         """Hypothesis i becomes what hypothesis ``rows[i]`` was."""
-        return replace(self, beam={name: _rows_of(value, rows) for name, value in self.beam.items()})
+        return replace(self, hypotheses={name: _rows_of(value, rows) for name, value in self.hypotheses.items()})
 
     def keep(self, photos: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> DecoderState:
         """Only these photos, with these hypotheses: finished photos cost nothing more."""
         return DecoderState(
-            {name: _rows_of(value, photos) for name, value in self.photo.items()},
-            {name: _rows_of(value, rows) for name, value in self.beam.items()},
+            {name: _rows_of(value, photos) for name, value in self.encoder_cache.items()},
+            {name: _rows_of(value, rows) for name, value in self.hypotheses.items()},
         )
+
+
+Features = ImageFeatures | Sequence[ImageFeatures]  # one set, or one for each member of an ensemble
+
+
+class StepDecoder(Protocol):
+    """What a search asks of a decoder: arrays in, arrays out, whichever library computes in between.
+
+    Both backends are step decoders, and so are an ensemble and the kNN-augmented decoder.
+    """
+
+    def start(self, features: Any) -> DecoderState:
+        """What is computed once per photo, and one fresh hypothesis for each."""
+        ...
+
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
+        """The next token of R hypotheses: logits (R, V), the new state, and attention (R, N) or gate (R,) if any."""
+        ...
 
 
 def _rows_of(value: Any, rows: np.ndarray | Tensor) -> Any:
@@ -94,28 +113,28 @@ def _rows_of(value: Any, rows: np.ndarray | Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a caption: how sure the model was, and where it looked."""
+    """One word of a caption: its probability, and the grid cells it attends to."""
 
     text: str
     probability: float
     attention: np.ndarray | None = field(default=None, repr=False, compare=False)  # (height, width), of the grid
     gate: float | None = None  # the soft-attention gate: how much the photo, not the language, decided
-    alternatives: tuple[tuple[str, float], ...] = ()  # runners-up with their probabilities
-    calibrated: float | None = None  # the chance that people also use this word; None: nobody calibrated the model
+    alternatives: tuple[tuple[str, float], ...] = ()  # the other top-k tokens with their probabilities
+    calibrated: float | None = None  # probability that people also use this word; None: the model is not calibrated
 
     @property
     def confidence(self) -> float:
-        """The calibrated chance, or else the model's own probability."""
+        """The calibrated probability, or else the decoder's."""
         return self.probability if self.calibrated is None else self.calibrated
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"text": self.text, "probability": round(self.probability, 4)}
-        return told if self.calibrated is None else {**told, "confidence": round(self.calibrated, 4)}
+        fields = {"text": self.text, "probability": round(self.probability, 4)}
+        return fields if self.calibrated is None else {**fields, "confidence": round(self.calibrated, 4)}
 
 
 @dataclass(frozen=True)
-class Recalled:
-    """One of the user's own photos that steered a caption, and how like the new one it is (cosine)."""
+class Neighbour:
+    """A photo of the retrieval datastore that is near the captioned one, with their cosine similarity."""
 
     name: str
     similarity: float
@@ -138,12 +157,12 @@ class Caption:
     finished: bool = True
     source: str = ""
     others: tuple[Caption, ...] = ()  # the rest of the n-best list
-    photo: Image | None = field(default=None, repr=False, compare=False)  # what the model saw of the photo
+    photo: Image | None = field(default=None, repr=False, compare=False)  # the part of the photo that was encoded
     tokens: tuple[int, ...] = field(default=(), repr=False, compare=False)  # ids of the text, without start and end
-    calibrated: float | None = None  # the chance that it is right; None: nobody calibrated the model
-    ood_score: float | None = None  # of the photo: above 1 it is unlike those the model learnt from
-    unsure: bool = False  # not to be relied on: a strange photo, or a chance lower than nearly all
-    recalled: tuple[Recalled, ...] = ()  # with a memory: the user's own photos that steered it, nearest first
+    calibrated: float | None = None  # probability that it is right; None: the model is not calibrated
+    ood_score: float | None = None  # of the photo: above 1 it is unlike those the model was trained on
+    unsure: bool = False  # not to be relied on: an out-of-distribution photo, or a very low probability
+    neighbours: tuple[Neighbour, ...] = ()  # with a retrieval datastore: its nearest photos, nearest first
 
     @property
     def likelihood(self) -> float:
@@ -152,7 +171,7 @@ class Caption:
 
     @property
     def confidence(self) -> float:
-        """Between 0 and 1: the calibrated chance that the caption is right, or else its likelihood."""
+        """Between 0 and 1: the calibrated probability that the caption is right, or else its likelihood."""
         return self.likelihood if self.calibrated is None else self.calibrated
 
     def sentence(self) -> str:
@@ -163,7 +182,7 @@ class Caption:
         return f"unsure: {text}." if self.unsure else f"{text[:1].upper()}{text[1:]}."
 
     def alt(self, longest: int = 125) -> str:
-        """For an HTML ``alt`` attribute, escaped; cut between words where readers would grow impatient."""
+        """For an HTML ``alt`` attribute, escaped; a long one is cut between words."""
         text = " ".join(self.sentence().split())
         if len(text) > longest:
             text = text[: longest - 1].rpartition(" ")[0].rstrip(" ,") + "…"
@@ -171,18 +190,18 @@ class Caption:
 
     def certainty(self) -> str:
         """A few words for a person on how far to rely on it."""
-        told = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
+        text = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
         if self.unsure:
-            strange = self.ood_score is not None and self.ood_score > 1
-            told = "unsure: unlike the photos it learnt from" if strange else f"unsure: {told}"
-        return told + ("" if self.finished else ", cut at the greatest length")
+            is_outlier = self.ood_score is not None and self.ood_score > 1
+            text = "unsure: unlike the photos it learnt from" if is_outlier else f"unsure: {text}"
+        return text + ("" if self.finished else ", cut at the greatest length")
 
     def overlay(self) -> Image:
-        """One picture: the photo with the sentence, and for each word where the model looked."""
-        return import_module("sightline.explain.picture").draw(self)  # by name: only drawing needs what lies below
+        """One picture: the photo with the sentence, and for each word its attention as a heat map."""
+        return import_module("sightline.explain.picture").draw(self)  # by name: a lower package, needed here alone
 
     def as_row(self) -> dict[str, Any]:
-        """For a table: why a caption is unsure is to be seen there, too."""
+        """One row of a table, with what makes a caption unsure."""
         return {
             "source": self.source,
             "caption": self.text,
@@ -203,7 +222,7 @@ class Caption:
             **({} if self.ood_score is None else {"ood_score": round(self.ood_score, 3)}),
             "finished": self.finished,
             "words": [word.as_dict() for word in self.words],
-            **({"recalled": [photo.as_dict() for photo in self.recalled]} if self.recalled else {}),
+            **({"neighbours": [photo.as_dict() for photo in self.neighbours]} if self.neighbours else {}),
             **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
         }
 

@@ -15,6 +15,7 @@ from runs import command_of, commands_of, curve_of, minutes_of, recipe_of
 from script import run
 from sightline.data import load_dataset, read_results
 from sightline.engine.captioner import Captioner, load
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build
 from sightline.evaluation.scoring import evaluate
@@ -53,7 +54,7 @@ def untrained(kind: str, data: Path, seed: int = 0) -> Checkpoint:
 @pytest.mark.parametrize("kind", DECODERS)
 def test_cached_features_give_the_captioners_own_words(kind: str, tiny_flickr8k_kept: Path) -> None:
     examples = load_dataset(tiny_flickr8k_kept).examples("train")
-    captioner = Captioner([untrained(kind, tiny_flickr8k_kept)])
+    captioner = Captioner([TorchBackend(untrained(kind, tiny_flickr8k_kept))])
     captions = add_row.captions_from_cache(captioner, examples, beam=2)
     expected = captioner.caption([example.image for example in examples], beam=2)
     assert list(captions) == [example.name for example in examples]
@@ -63,14 +64,19 @@ def test_cached_features_give_the_captioners_own_words(kind: str, tiny_flickr8k_
 
 def test_an_ensemble_gives_its_own_words(tiny_flickr8k_kept: Path) -> None:
     examples = load_dataset(tiny_flickr8k_kept).examples("train")
-    captioner = Captioner([untrained("soft", tiny_flickr8k_kept), untrained("transformer", tiny_flickr8k_kept, 1)])
+    captioner = Captioner(
+        [
+            TorchBackend(untrained("soft", tiny_flickr8k_kept)),
+            TorchBackend(untrained("transformer", tiny_flickr8k_kept, 1)),
+        ]
+    )
     captions = add_row.captions_from_cache(captioner, examples)
     assert list(captions.values()) == [found.text for found in captioner.caption([own.image for own in examples])]
 
 
 def test_features_are_computed_once(tiny_flickr8k_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = load_dataset(tiny_flickr8k_kept).examples("dev")
-    captioner = Captioner([untrained("soft", tiny_flickr8k_kept)])
+    captioner = Captioner([TorchBackend(untrained("soft", tiny_flickr8k_kept))])
     first = add_row.captions_from_cache(captioner, examples)
 
     def fail(*_):
@@ -102,7 +108,7 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert read_results(results / "tiny-words.captions.json") == expected.captions
     assert row.recipe == "patch-transformer-word"
     assert title(row) == "Patch transformer from scratch, words: tiny"
-    assert row.parameters == row.trainable == load(finished_run).models[0].count()[0]
+    assert row.parameters == row.trainable == load(finished_run).backends[0].parameters
     assert row.command.startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words")
     for path in results.iterdir():
         assert str(tmp_path) not in path.read_text() and "/tmp" not in path.read_text()
@@ -138,7 +144,7 @@ def test_an_ensemble_is_one_row(finished_run: Path, tiny_flickr8k_kept: Path, tm
     assert run(add_row.main, [*arguments, "--ensemble"]) == 0
     (row,) = read_rows(results).values()
     assert row.recipe == "ensemble of 2 patch-transformer-word"
-    assert row.parameters == 2 * load(finished_run).models[0].count()[0]
+    assert row.parameters == 2 * load(finished_run).backends[0].parameters
     assert row.signature.count("+") >= 1 and "&&" not in row.command
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from sightline.bulk.inputs import Part
-from sightline.bulk.reading import Answer, Opened, Reader, Squares
+from sightline.bulk.reading import Answer, Opened, Reader
 from sightline.decoding import DecodingOptions
+from sightline.engine.backend import PreparedImage
 from sightline.engine.captioner import Captioner
-from sightline.io.images import Preprocess
 from sightline.types import Caption, Failure
 
 
@@ -60,8 +58,7 @@ class Engine:
         watcher: Watcher | None = None,
     ):
         self.captioner, self.options, self.batch_size = captioner, replace(options, want_attention=False), batch_size
-        self.preprocesses = [model.encoder.preprocess for model in captioner.models]
-        self.reader = Reader(self.preprocesses, workers, ahead=4 * batch_size)
+        self.reader = Reader(captioner.preprocesses, workers, ahead=4 * batch_size)
         self.watcher = watcher or Watcher()
 
     def __enter__(self) -> Engine:
@@ -97,21 +94,18 @@ class Engine:
             yield from self._caption(batch, open_parts)
 
     def _caption(self, batch: Sequence[Answer], open_parts: dict[int, Open]) -> Iterator[Finished]:
-        photos = [answer.found for answer in batch if not isinstance(answer.found, Failure)]
-        for answer, caption in zip(batch, self.captions(photos)):
+        images = [answer.found for answer in batch if not isinstance(answer.found, Failure)]
+        for answer, caption in zip(batch, self.captions(images)):
             opened = open_parts[answer.part]
-            opened.captions[answer.place] = replace(caption, source=answer.source)
+            opened.captions[answer.place] = caption
             opened.waiting -= 1
         self.watcher.captioned(len(batch))
         yield from self._close(open_parts, sorted({answer.part for answer in batch}))
 
-    def captions(self, photos: Sequence[Squares]) -> list[Caption]:
-        """Captions of decoded photos: the bare encoder and decoder."""
-        features = [
-            model.encoder.encode(to_pixels([squares[place] for squares in photos], preprocess))
-            for place, (model, preprocess) in enumerate(zip(self.captioner.models, self.preprocesses))
-        ]
-        return self.captioner.decode(features, self.options)
+    def captions(self, images: Sequence[PreparedImage]) -> list[Caption]:
+        """Captions of photos that workers prepared."""
+        features = self.captioner.encode(images)
+        return self.captioner.finish(self.captioner.decode(features, self.options), features, images)
 
     @staticmethod
     def _close(open_parts: dict[int, Open], numbers: Iterable[int]) -> Iterator[Finished]:
@@ -122,10 +116,3 @@ class Engine:
                 captions = [opened.captions[place] for place in sorted(opened.captions)]
                 failures = [failure for _, failure in sorted(opened.failures, key=lambda pair: pair[0])]
                 yield Finished(opened.part, captions, failures)
-
-
-def to_pixels(squares: Sequence[np.ndarray], preprocess: Preprocess) -> np.ndarray:
-    """(B, 3, size, size) as `Preprocess` makes it; bytes cross between processes at a quarter of the cost of floats."""
-    pixels = np.ascontiguousarray(np.stack(squares).transpose(0, 3, 1, 2), np.float32) / 255
-    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (preprocess.mean, preprocess.std))
-    return (pixels - mean) / std

@@ -45,7 +45,7 @@ class CaptionParts:
         self.folder, self.form, self.roots = Path(plan["folder"]), plan["form"], plan["roots"]
         self.options = DecodingOptions(**plan["options"])
         device, settings = plan["device"], self.settings
-        captioner = load(*plan["models"], device=device, runtime=settings.runtime, memory=settings.memory)
+        captioner = load(*plan["models"], device=device, runtime=settings.runtime, datastore=settings.datastore)
         self.engine = Engine(captioner, self.options, self.settings.batch_size, self.settings.workers or 0)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:

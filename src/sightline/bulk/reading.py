@@ -21,19 +21,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
-
 from sightline.bulk.inputs import Part
 from sightline.data.tar import list_shard
+from sightline.engine.backend import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
 from sightline.io.files import FileSlice, is_image_path, printable
-from sightline.io.images import Preprocess, open_image
+from sightline.io.images import Preprocess
 from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
 CHUNK = 4  # photos handed to a worker at once
 Photo = str | FileSlice  # a file of its own, or one in a shard
-Squares = tuple[np.ndarray, ...]  # what each encoder of an ensemble sees, (size, size, 3), bytes
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Answer:
     part: int
     place: int
     source: str
-    found: Squares | Failure
+    found: PreparedImage | Failure
 
 
 Event = Opened | Answer
@@ -158,7 +156,7 @@ class Reader:
 
         self._submit(self.work, chunk).add_done_callback(ready)
 
-    def _found(self, future: Future[Any], chunk: Sequence[Photo]) -> list[Squares | Failure]:
+    def _found(self, future: Future[Any], chunk: Sequence[Photo]) -> list[PreparedImage | Failure]:
         try:
             return future.result()
         except BrokenExecutor:
@@ -176,7 +174,7 @@ class Reader:
                     self._pool = None
         raise DataError(NO_WORKERS)
 
-    def _alone(self, photo: Photo) -> Squares | Failure:
+    def _alone(self, photo: Photo) -> PreparedImage | Failure:
         """A photo whose worker died: once more, in a process that has nothing else to lose."""
         try:
             return self._try(self.work, [photo])[0]
@@ -234,7 +232,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def read_photos(photos: Sequence[Photo]) -> list[Squares | Failure]:
+def read_photos(photos: Sequence[Photo]) -> list[PreparedImage | Failure]:
     return [read_photo(photo, _preprocesses) for photo in photos]
 
 
@@ -247,11 +245,10 @@ def photos_of(part: Part) -> tuple[list[Photo], list[Failure]]:
     return photos, [failure for failure in part.photos if isinstance(failure, Failure)]
 
 
-def read_photo(photo: Photo, preprocesses: Sequence[Preprocess]) -> Squares | Failure:
+def read_photo(photo: Photo, preprocesses: Sequence[Preprocess]) -> PreparedImage | Failure:
     name = str(photo)
     try:
-        image = open_image(photo)
-        return tuple(np.asarray(preprocess.visible(image)) for preprocess in preprocesses)
+        return prepare_image(photo, preprocesses)
     except ImageError as error:
         return Failure(name, str(error).removeprefix(printable(name)).lstrip())
     except (MemoryError, ValueError, RuntimeError) as error:

@@ -28,13 +28,13 @@ TOLD = 20  # bad photos named one by one; the table of errors has them all
 
 @dataclass(frozen=True)
 class Settings:
-    """How a job is carried out; none of it changes a caption but the memory, which the model's signature names."""
+    """How a job is carried out; only the datastore changes captions, and the model's signature names it."""
 
     batch_size: int = 32
     workers: int | None = None  # processes that decode photos; 0 decodes here
     device: str = "auto"
     runtime: str = "auto"
-    memory: str | None = None
+    datastore: str | None = None
     part_size: int = 1000
     sidecars: bool = False
     embed: bool = False
@@ -74,8 +74,8 @@ def caption_all(
     job = Job(output)
     try:
         device = "cpu" if cluster is not None else choose_device(settings.device)
-        captioner = load(*models, device=device, runtime=settings.runtime, memory=settings.memory)
-        chosen = _decoding(captioner, **(options or {}))
+        captioner = load(*models, device=device, runtime=settings.runtime, datastore=settings.datastore)
+        chosen = captioner.options(**(options or {}))
         if not job.begin(inputs, settings.part_size, identity(captioner, chosen, output, settings), settings.overwrite):
             failed = job.failed_before()
             log.info("%s is finished already: nothing to do", printable(output.path))
@@ -87,13 +87,6 @@ def caption_all(
         return _work(job, captioner, chosen, settings)
     finally:
         job.close()
-
-
-def _decoding(captioner: Captioner, **options: Any) -> DecodingOptions:
-    """The model's own options with these changes; the beam is wide enough for the captions asked for."""
-    if "candidates" in options and not options.get("sample"):
-        options.setdefault("beam", max(captioner.options.beam, options["candidates"]))
-    return captioner.decoding(**options)
 
 
 def identity(captioner: Captioner, options: DecodingOptions, output: Output, settings: Settings) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from sightline.cli.load import load
 from sightline.cli.models import models
 from sightline.cli.push import push
 from sightline.cli.recipes import recipes
-from sightline.cli.remember import remember
+from sightline.cli.retrieval import retrieval
 from sightline.cli.score import score
 from sightline.cli.serve import serve
 from sightline.cli.train import train
@@ -40,10 +40,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, explain, serve, features, train, remember, evaluate, calibrate, score, export, models, load, push, doctor,
+    caption, explain, serve, features, train, evaluate, calibrate, score, export, models, load, push, doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)
+app.add_typer(retrieval)
 
 
 @app.callback(invoke_without_command=True)

@@ -69,7 +69,7 @@ def caption_in_bulk(
     options: dict[str, Any],
     wish: Wish,
     runtime: str = "auto",
-    memory: str | None = None,
+    datastore: str | None = None,
 ) -> None:
     """Carry the job out, or on; exit code 1 says that some inputs failed."""
     from sightline.bulk.job import Output
@@ -87,7 +87,7 @@ def caption_in_bulk(
         workers=wish.workers,
         device=wish.device or "auto",
         runtime=runtime,
-        memory=memory,
+        datastore=datastore,
         part_size=wish.part_size or MANY,
         sidecars=wish.sidecars,
         embed=wish.embed,

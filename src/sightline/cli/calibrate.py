@@ -28,15 +28,14 @@ def calibrate(
     from rich.table import Table
 
     from sightline.data import load_dataset
-    from sightline.engine.captioner import Captioner
+    from sightline.engine.captioner import load
     from sightline.evaluation.calibration import calibrate as run
-    from sightline.nn.checkpoint import load_checkpoint, save_confidence
     from sightline.nn.hub import resolve
 
     folder = resolve(model)
-    captioner = Captioner([load_checkpoint(folder)])
+    captioner = load(folder, runtime="torch")
     confidence = run(captioner, load_dataset(data, format), photos, train_photos, batch_size)
-    save_confidence(folder, confidence)
+    confidence.save(folder)
 
     found = confidence.record["check"]
     table = Table("chance that it is right", title=printable(Path(folder).name), title_justify="left")

@@ -18,7 +18,17 @@ import typer
 
 from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
 from sightline.cli.console import STDIN, complain, failure_line
-from sightline.cli.options import BatchSize, Beam, LengthPenalty, MaxLength, Memory, MinLength, NoRepeat, Runtime, given
+from sightline.cli.options import (
+    BatchSize,
+    Beam,
+    Datastore,
+    LengthPenalty,
+    MaxLength,
+    MinLength,
+    NoRepeat,
+    Runtime,
+    given,
+)
 from sightline.errors import ConfigError
 from sightline.io.files import atomic_path, counted, find_images, local_path, printable
 from sightline.types import COLUMNS, Caption, Failure, cell
@@ -82,7 +92,7 @@ def caption(
     ] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
-    memory: Memory = None,
+    datastore: Datastore = None,
     workers: Annotated[int | None, typer.Option("--workers", min=0, help="Bulk: processes that decode photos.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Bulk: cpu, cuda, cuda:1, mps.")] = None,
     part_size: Annotated[
@@ -118,7 +128,7 @@ def caption(
     if is_bulk(inputs, output, form, wish):
         if alt:
             raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
-        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime, memory)
+        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime, datastore)
         return
     found = list(_find(inputs))
     images = [name for name in found if not isinstance(name, Failure)]
@@ -133,9 +143,7 @@ def caption(
         if images:
             from sightline.engine.captioner import load
 
-            captioner = load(*(model or ()), runtime=runtime, memory=memory)
-            if candidates and beam is None and not sample:
-                options["beam"] = max(captioner.options.beam, candidates)
+            captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
             results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))
         with _open(Path(output) if output else None) as file:
             outcomes = list(_write(file, form, chain(missing, results), say, alt, alone))

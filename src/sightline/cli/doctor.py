@@ -117,6 +117,7 @@ def _tiny_caption() -> str:
     from PIL import Image
 
     from sightline.engine.captioner import Captioner
+    from sightline.engine.torch_backend import TorchBackend
     from sightline.nn.caption_model import CaptionModel
     from sightline.nn.checkpoint import Checkpoint
     from sightline.nn.decoders import build_decoder
@@ -129,7 +130,7 @@ def _tiny_caption() -> str:
     decoder = build_decoder(
         "transformer", features=8, vocabulary=tokenizer.size, max_length=8, width=8, heads=1, blocks=1
     )
-    captioner = Captioner([Checkpoint(CaptionModel(encoder, decoder), tokenizer)], device)
+    captioner = Captioner([TorchBackend(Checkpoint(CaptionModel(encoder, decoder), tokenizer), device)])
     captioner.caption(Image.new("RGB", (20, 20), "red"))
     return device
 
@@ -172,7 +173,7 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
         yield "note", "no model came with this installation: train one, `sightline recipes` lists how"
         return
     captioner = load(*([model] if model else []))
-    every = sum(network.count()[0] for network in captioner.models)
+    every = sum(backend.parameters for backend in captioner.backends)
     name, size = model or "the shipped model", captioner.tokenizer.size
     yield "ok", f"{name} loads: {every:,} parameters, {size:,} tokens; run by {captioner.runtimes[0]}"
     if dataset is None:

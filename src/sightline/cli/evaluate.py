@@ -11,10 +11,10 @@ from sightline.cli.console import complain, console, failure_line, ordered, perc
 from sightline.cli.options import (
     BatchSize,
     Beam,
+    Datastore,
     Format,
     LengthPenalty,
     MaxLength,
-    Memory,
     Metrics,
     MinLength,
     NoRepeat,
@@ -61,7 +61,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the split's first photos.")] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
-    memory: Memory = None,
+    datastore: Datastore = None,
     format: Format = "auto",
 ) -> None:
     """Caption a split and score it. The 95 % intervals are over 1,000 resamples of its photos."""
@@ -90,7 +90,7 @@ def evaluate(
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output
         try:
-            captioner = load(*group, runtime=runtime, memory=memory)
+            captioner = load(*group, runtime=runtime, datastore=datastore)
             result = run(captioner, dataset, split, output=folder, limit=limit, batch_size=batch_size, **options)
         except CheckpointError as error:
             complain(f"error: {error}")

@@ -50,8 +50,6 @@ def explain(
 
     open_image(source)  # a photo that cannot be read is known before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
-    if candidates and beam is None:
-        options["beam"] = max(captioner.options.beam, candidates)
     explanation = run(captioner, source, occlusion, **options)
     explanation.save(target)
     typer.echo(explanation.caption.sentence())

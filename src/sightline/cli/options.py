@@ -21,8 +21,8 @@ Runtime = Annotated[
     str,
     typer.Option("--runtime", help="What computes: torch, onnx (an exported model) or auto: onnx where it can."),
 ]
-Memory = Annotated[
-    str | None, typer.Option("--memory", help="A folder of `sightline remember`: its captions steer the words.")
+Datastore = Annotated[
+    str | None, typer.Option("--datastore", help="A folder of `sightline retrieval build`: kNN-augmented decoding.")
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Photos captioned at once.")]
 Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]

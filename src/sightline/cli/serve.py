@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.options import Memory
+from sightline.cli.options import Datastore
 from sightline.errors import ConfigError
 from sightline.io.files import printable
 
@@ -29,7 +29,7 @@ def serve(
             "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
         ),
     ] = None,
-    memory: Memory = None,
+    datastore: Datastore = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
@@ -86,9 +86,9 @@ def serve(
     from sightline.engine.captioner import load
 
     progress.use_terminal(False)  # the model's thread draws no bars
-    captioner = load(*(model or ()), memory=memory)
+    captioner = load(*(model or ()), datastore=datastore)
     name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
-    run(captioner, settings, ours, name, _page(captioner, page_model, plain_page or memory is not None))
+    run(captioner, settings, ours, name, _page(captioner, page_model, plain_page or datastore is not None))
 
 
 def _page(captioner: Captioner, chosen: Path | None, plain: bool) -> PageModel:

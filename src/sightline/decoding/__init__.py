@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from sightline.decoding.beam import beam_search
 from sightline.decoding.ensemble import Ensemble
 from sightline.decoding.hypotheses import Hypothesis
-from sightline.decoding.options import DecodingOptions
-from sightline.decoding.sampling import draw, same_chances, sample
-from sightline.decoding.steps import Features, StepDecoder, as_steps, photos_in
+from sightline.decoding.options import DecodingOptions, UserOption, user_options
+from sightline.decoding.sampling import sample, sample_search, seeded_uniform
+from sightline.types import Features, ImageFeatures, StepDecoder
 
 
-def decode(decoder: Any, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
-    """``options.candidates`` captions of each photo, best first; several decoders act as an ensemble.
+def decode(decoder: StepDecoder, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
+    """``options.candidates`` captions of each photo, best first.
 
-    A decoder is a network of ``sightline.nn.decoders``, or anything else with ``start`` and ``step`` (`StepDecoder`).
     A finished caption comes before one that ``max_length`` cut, whatever their scores. Fewer captions come back only
     where fewer exist.
     """
     options = options or DecodingOptions()
-    steps = Ensemble(decoder) if isinstance(decoder, Sequence) else as_steps(decoder)
-    batch = photos_in(features)
+    batch = len(features if isinstance(features, ImageFeatures) else features[0])
     if batch == 0:
         return []
     if options.sample:
-        trail, endings = draw(steps, features, same_chances(batch, options.candidates, options), options)
+        uniform = seeded_uniform(batch, options.candidates, options)
+        backpointers, endings = sample_search(decoder, features, uniform, options)
         endings = endings.ranked(options.candidates)
     else:
-        trail, endings = beam_search(steps, features, options)
-    return trail.hypotheses(endings)
+        backpointers, endings = beam_search(decoder, features, batch, options)
+    return backpointers.hypotheses(endings)
 
 
-__all__ = ["DecodingOptions", "Ensemble", "Hypothesis", "StepDecoder", "as_steps", "decode", "sample"]
+__all__ = ["DecodingOptions", "Ensemble", "Hypothesis", "UserOption", "decode", "sample", "user_options"]

@@ -10,16 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from sightline.decoding.constraints import NEVER, forbid, log_softmax
-from sightline.decoding.hypotheses import Endings, Trail, best, worth_dropping
+from sightline.decoding.hypotheses import Backpointers, Endings, best, worth_dropping
 from sightline.decoding.options import DecodingOptions
-from sightline.decoding.steps import Features, StepDecoder, photos_in
 from sightline.tokenizers.base import Tokenizer
+from sightline.types import Features, StepDecoder
 
 
-def beam_search(decoder: StepDecoder, features: Features, options: DecodingOptions) -> tuple[Trail, Endings]:
-    """The best captions found of each photo; ``trail.hypotheses(endings)`` reads them."""
-    batch = photos_in(features)
-    trail = Trail(batch, options)
+def beam_search(
+    decoder: StepDecoder, features: Features, batch: int, options: DecodingOptions
+) -> tuple[Backpointers, Endings]:
+    """The best captions found of each of ``batch`` photos; ``backpointers.hypotheses(endings)`` reads them."""
+    backpointers = Backpointers(batch, options)
     finished = _Finished(batch, options)
     photos = np.arange(batch)  # (A,): the photos carried; finished ones are dropped now and then
     open_photos = np.ones(batch, bool)  # (A,): those still searched
@@ -35,18 +36,20 @@ def beam_search(decoder: StepDecoder, features: Features, options: DecodingOptio
         joint = (totals.reshape(-1, 1) + log_probs).reshape(carried, -1)  # (A, K*V)
         # Of twice the beam at most half end, so that a full beam of unfinished captions is left.
         totals, index = best(joint, 2 * options.beam)  # (A, 2K), best first
-        own = np.take_along_axis(log_probs.reshape(carried, -1), index, 1)
+        token_log_probs = np.take_along_axis(log_probs.reshape(carried, -1), index, 1)
         parents, tokens = index // vocabulary, index % vocabulary
 
         ends = tokens == Tokenizer.end
         accepted = ends & open_photos[:, None]
         accepted[:, options.beam :] = False
-        finished.add(photos, np.where(accepted, totals, NEVER), parents, own, length)
+        finished.add(photos, np.where(accepted, totals, NEVER), parents, token_log_probs, length)
 
         going_on = np.argsort(ends, axis=1, kind="stable")[:, : options.beam]  # (A, K): unfinished first, order kept
         totals = np.take_along_axis(np.where(ends, NEVER, totals), going_on, 1)
-        tokens, parents, own = (np.take_along_axis(value, going_on, 1) for value in (tokens, parents, own))
-        trail.record(photos, tokens, parents, own, trail.extras(log_probs, extras))
+        tokens, parents, token_log_probs = (
+            np.take_along_axis(value, going_on, 1) for value in (tokens, parents, token_log_probs)
+        )
+        backpointers.record(photos, tokens, parents, token_log_probs, log_probs, extras)
 
         open_photos = open_photos & ~finished.settled(photos, totals[:, 0], length + 1)
         if length == options.max_length - 2 or not open_photos.any():
@@ -62,7 +65,8 @@ def beam_search(decoder: StepDecoder, features: Features, options: DecodingOptio
         if history is not None:
             history = np.concatenate([history[rows.flatten()], tokens.reshape(-1, 1)], axis=1)
 
-    return trail, finished.with_cut(photos, np.where(open_photos[:, None], totals, NEVER)).ranked(options.candidates)
+    endings = finished.with_cut(photos, np.where(open_photos[:, None], totals, NEVER))
+    return backpointers, endings.ranked(options.candidates)
 
 
 class _Finished:
@@ -75,11 +79,13 @@ class _Finished:
         self.beam = np.zeros_like(self.score, np.int64)
         self.length = np.zeros_like(self.beam)
 
-    def add(self, photos: np.ndarray, totals: np.ndarray, parents: np.ndarray, own: np.ndarray, length: int) -> None:
+    def add(
+        self, photos: np.ndarray, totals: np.ndarray, parents: np.ndarray, end_log_probs: np.ndarray, length: int
+    ) -> None:
         """Captions of ``length`` tokens that end now; ``totals`` (A, C) are -inf where one does not."""
         new = {
             "score": totals / (length + 1) ** self.options.length_penalty,
-            "end_log_prob": own,
+            "end_log_prob": end_log_probs,
             "beam": parents,
             "length": np.full_like(parents, length),
         }
@@ -89,10 +95,11 @@ class _Finished:
             getattr(self, name)[photos] = np.take_along_axis(value, order, 1)
 
     def settled(self, photos: np.ndarray, best_total: np.ndarray, length: int) -> np.ndarray:
-        """(A,): whether a photo has all it needs, its best unfinished caption having ``length`` tokens.
+        """(A,): whether a photo's search may stop, its best unfinished caption having ``length`` tokens.
 
-        Log-probabilities only fall, so what that caption may still reach is its total now over the greatest length.
-        K finished captions alone are no reason to stop: with a sure model they are short and bad, and come first.
+        Log-probabilities only fall, so the best score that caption may still reach is its total now over the greatest
+        length. K finished captions alone are no reason to stop: with a confident model they are short and bad, and are
+        found first.
         """
         score, penalty = self.score[photos], self.options.length_penalty
         worst_asked = score[:, self.options.candidates - 1]

@@ -1,4 +1,4 @@
-"""Which tokens may come next: special ids, minimum length, repetition; and, for sampling, how the rest is reshaped."""
+"""Which tokens may come next: special ids, minimum length, repetition; and the weights that sampling gives the rest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NEVER = float("-inf")
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """The model's log-probabilities (R, V), a new array."""
-    with np.errstate(invalid="ignore"):  # what is not finite is reported once, where captions are read
+    with np.errstate(invalid="ignore"):  # `check_usable` reports values that are not finite, once
         shifted = logits - logits.max(1, keepdims=True)
         shifted -= np.log(np.exp(shifted).sum(1, keepdims=True))
     return shifted
 
 
 def forbid(log_probs: np.ndarray, history: np.ndarray | None, length: int, options: DecodingOptions) -> np.ndarray:
-    """Set forbidden tokens of ``log_probs`` (R, V) to -inf, in place; the others keep the model's own values.
+    """Set forbidden tokens of ``log_probs`` (R, V) to -inf, in place; the others keep the model's values.
 
     ``history`` (R, t) holds the tokens so far and is needed for repetition only; ``length`` is t.
     """
@@ -40,12 +40,12 @@ def forbid(log_probs: np.ndarray, history: np.ndarray | None, length: int, optio
 def _forbid_repeats(log_probs: np.ndarray, history: np.ndarray, size: int) -> None:
     runs = np.lib.stride_tricks.sliding_window_view(history, size, axis=1)  # (R, t - size + 1, size): every run so far
     recent = history[:, history.shape[1] - (size - 1) :]  # (R, size - 1): what the next token would complete
-    rows, places = (runs[:, :, :-1] == recent[:, None]).all(2).nonzero()
-    log_probs[rows, runs[rows, places, -1]] = NEVER
+    rows, positions = (runs[:, :, :-1] == recent[:, None]).all(2).nonzero()
+    log_probs[rows, runs[rows, positions, -1]] = NEVER
 
 
-def drawing_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndarray:
-    """Probabilities (R, V) to draw from: temperature first, then the top k, then the top p of what is left."""
+def sampling_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndarray:
+    """Probabilities (R, V) to sample from: temperature first, then the top k, then the top p of what is left."""
     weights = np.exp(log_softmax(log_probs / options.temperature))
     if options.top_k == 0 and options.top_p == 1:
         return weights

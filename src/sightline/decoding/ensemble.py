@@ -9,41 +9,41 @@ from typing import Any
 import numpy as np
 
 from sightline.decoding.constraints import log_softmax
-from sightline.decoding.steps import Features, StepDecoder, as_steps
 from sightline.errors import ConfigError
-from sightline.types import DecoderState, ImageFeatures
+from sightline.types import DecoderState, Features, ImageFeatures, StepDecoder
 
 
 class Ensemble(StepDecoder):
-    """Has ``start`` and ``step`` like any decoder. Members may look through different encoders."""
+    """Has ``start`` and ``step`` like any decoder. Members may have different encoders."""
 
-    def __init__(self, members: Sequence[Any]) -> None:
+    def __init__(self, members: Sequence[StepDecoder]) -> None:
         if not members:
             raise ConfigError("an ensemble has no members; give at least one decoder")
-        self.members = tuple(as_steps(member) for member in members)
+        self.members = tuple(members)
 
     def start(self, features: Features) -> DecoderState:
         """``features``: one for all members, or one for each in their order."""
         each = [features] * len(self.members) if isinstance(features, ImageFeatures) else list(features)
         if len(each) != len(self.members):
             raise ConfigError(f"{len(self.members)} decoders but {len(each)} sets of features; give one or as many")
-        if len({len(seen) for seen in each}) > 1:
-            raise ConfigError(f"the features are of {[len(seen) for seen in each]} photos; give all the same photos")
-        return _join([member.start(seen) for member, seen in zip(self.members, each)])
+        if len({len(features) for features in each}) > 1:
+            counts = [len(features) for features in each]
+            raise ConfigError(f"the features are of {counts} photos; give all the same photos")
+        return _join([member.start(features) for member, features in zip(self.members, each)])
 
     def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
         """Logits are logarithms of the members' mean probabilities; extras are averaged where they agree in shape."""
-        steps = [member.step(tokens, own) for member, own in zip(self.members, self._split(state))]
+        steps = [member.step(tokens, part) for member, part in zip(self.members, self._split(state))]
         sizes = [logits.shape[1] for logits, _, _ in steps]
         if len(set(sizes)) > 1:
             raise ConfigError(f"the ensemble's vocabularies have {sizes} tokens; use models trained with one tokenizer")
         stacked = np.stack([log_softmax(logits) for logits, _, _ in steps])  # (members, R, V)
         logits = np.logaddexp.reduce(stacked, axis=0) - math.log(len(steps))
-        return logits, _join([own for _, own, _ in steps]), _mean_extras([extras for _, _, extras in steps])
+        return logits, _join([part for _, part, _ in steps]), _mean_extras([extras for _, _, extras in steps])
 
     def _split(self, state: DecoderState) -> list[DecoderState]:
         return [
-            DecoderState(_of_member(state.photo, number), _of_member(state.beam, number))
+            DecoderState(_of_member(state.encoder_cache, number), _of_member(state.hypotheses, number))
             for number in range(len(self.members))
         ]
 
@@ -51,8 +51,12 @@ class Ensemble(StepDecoder):
 def _join(states: Sequence[DecoderState]) -> DecoderState:
     """One state whose names carry their member's number, so that reordering and dropping need not know of members."""
     return DecoderState(
-        {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.photo.items()},
-        {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.beam.items()},
+        {
+            f"{number}.{name}": value
+            for number, state in enumerate(states)
+            for name, value in state.encoder_cache.items()
+        },
+        {f"{number}.{name}": value for number, state in enumerate(states) for name, value in state.hypotheses.items()},
     )
 
 
@@ -63,5 +67,5 @@ def _of_member(values: dict[str, Any], number: int) -> dict[str, Any]:
 
 def _mean_extras(extras: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Grids of different encoders do not lie over each other, so only values of one shape are averaged."""
-    alike = [name for name in extras[0] if len({own[name].shape if name in own else None for own in extras}) == 1]
-    return {name: np.stack([own[name] for own in extras]).mean(0) for name in alike}
+    alike = [name for name in extras[0] if len({each[name].shape if name in each else None for each in extras}) == 1]
+    return {name: np.stack([each[name] for each in extras]).mean(0) for name in alike}

@@ -1,4 +1,4 @@
-"""Captions in the making: what every step chose stays in arrays, and captions are read off backwards at the end."""
+"""Hypotheses of a search: tokens and backpointers of every step, from which captions are read backwards at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sightline.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One caption of one photo. ``log_probs`` are the model's own: no temperature, no filter, nothing renormalised."""
+    """One caption of one photo. ``log_probs`` are the model's: no temperature, no filter, nothing renormalised."""
 
     tokens: list[int]  # without start and end
     log_probs: list[float]  # of each token, then of the end if finished
@@ -23,9 +23,7 @@ class Hypothesis:
     finished: bool  # False where max_length cut it
     attention: np.ndarray | None = None  # (T, N)
     gate: np.ndarray | None = None  # (T,)
-    alternatives: list[list[tuple[int, float]]] = field(
-        default_factory=list
-    )  # runners-up of each token: id, probability
+    alternatives: list[list[tuple[int, float]]] = field(default_factory=list)  # of each token: other ids, probability
 
 
 @dataclass(frozen=True)
@@ -54,44 +52,44 @@ def _names(kind: type) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Step:
-    place: np.ndarray  # (B,): the row of each photo in the arrays below, -1 once it was dropped
+class _StepRecord:
+    row: np.ndarray  # (B,): the row of each photo in the arrays below, -1 once it was dropped
     tokens: np.ndarray  # (A, K): A photos still carried
     parents: np.ndarray  # (A, K): the beam of the step before
     log_probs: np.ndarray  # (A, K)
     extras: dict[str, np.ndarray]  # each (A, beams of the step before, ...)
 
 
-class Trail:
+class Backpointers:
     """The steps of one search over B photos."""
 
     def __init__(self, photos: int, options: DecodingOptions) -> None:
         self.photos = photos
         self.options = options
-        self.steps: list[_Step] = []
-
-    def extras(self, log_probs: np.ndarray, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What to keep of a step beside its tokens, one row per hypothesis of the step before."""
-        kept: dict[str, np.ndarray] = {}
-        if self.options.want_attention:
-            kept |= {name: given[name] for name in ("attention", "gate") if name in given}
-        if self.options.alternatives:  # one more than asked for: the chosen token may be among them
-            kept["runner_log_probs"], kept["runners"] = best(log_probs, self.options.alternatives + 1)
-        return kept
+        self.steps: list[_StepRecord] = []
 
     def record(
         self,
         photos: np.ndarray,
         tokens: np.ndarray,
         parents: np.ndarray,
+        token_log_probs: np.ndarray,
         log_probs: np.ndarray,
         extras: dict[str, np.ndarray],
     ) -> None:
-        """One step: ``photos`` (A,) are those carried, the rest is (A, K) but for extras, (A * beams before, ...)."""
-        place = np.full(self.photos, -1)
-        place[photos] = np.arange(len(photos))
-        extras = {name: value.reshape(len(photos), -1, *value.shape[1:]) for name, value in extras.items()}
-        self.steps.append(_Step(place, tokens, parents, log_probs, extras))
+        """One step. ``photos`` (A,) are those carried; the next three are (A, K).
+
+        ``log_probs`` (A * beams before, V) and ``extras`` are the decoder's, one row per hypothesis of the step before.
+        """
+        row = np.full(self.photos, -1)
+        row[photos] = np.arange(len(photos))
+        kept: dict[str, np.ndarray] = {}
+        if self.options.want_attention:
+            kept |= {name: extras[name] for name in ("attention", "gate") if name in extras}
+        if self.options.alternatives:  # one more than asked for: the chosen token may be among them
+            kept["top_k_log_probs"], kept["top_k"] = best(log_probs, self.options.alternatives + 1)
+        kept = {name: value.reshape(len(photos), -1, *value.shape[1:]) for name, value in kept.items()}
+        self.steps.append(_StepRecord(row, tokens, parents, token_log_probs, kept))
 
     def read(self, endings: Endings) -> dict[str, np.ndarray]:
         """Tokens, log_probs and extras of B * C captions, each (B * C, T, ...) and 0 beyond a caption's length."""
@@ -108,12 +106,12 @@ class Trail:
         for number in reversed(range(longest)):
             step = self.steps[number]
             rows = (length > number).nonzero()[0]
-            place, column = step.place[photo[rows]], beam[rows]
-            parent = step.parents[place, column]
-            found["tokens"][rows, number] = step.tokens[place, column]
-            found["log_probs"][rows, number] = step.log_probs[place, column]
+            row, column = step.row[photo[rows]], beam[rows]
+            parent = step.parents[row, column]
+            found["tokens"][rows, number] = step.tokens[row, column]
+            found["log_probs"][rows, number] = step.log_probs[row, column]
             for name, value in step.extras.items():
-                found[name][rows, number] = value[place, parent]
+                found[name][rows, number] = value[row, parent]
             beam[rows] = parent
         return found
 
@@ -137,11 +135,11 @@ def _hypothesis(found: dict[str, np.ndarray], row: int, length: int, alternative
     caption: dict[str, Any] = {name: found[name][row, :length].tolist() for name in ("tokens", "log_probs")}
     caption |= {name: found[name][row, :length] for name in ("attention", "gate") if name in found}
     if alternatives:
-        runners = found["runners"][row, :length].tolist()
-        probabilities = np.exp(found["runner_log_probs"][row, :length]).tolist()
+        top_k = found["top_k"][row, :length].tolist()
+        probabilities = np.exp(found["top_k_log_probs"][row, :length]).tolist()
         caption["alternatives"] = [
             [pair for pair in zip(*step) if pair[0] != token and pair[1] > 0][:alternatives]
-            for token, *step in zip(caption["tokens"], runners, probabilities)
+            for token, *step in zip(caption["tokens"], top_k, probabilities)
         ]
     return caption
 

@@ -1,36 +1,45 @@
-"""How captions are searched for or drawn: one frozen object, its conflicts checked in one place."""
+"""How captions are searched for or sampled: the one declaration of every decoding option.
+
+The command line, the HTTP schema and the recipe section take names, help texts and bounds from `user_options`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sightline.errors import CheckpointError, ConfigError
 from sightline.tokenizers.base import Tokenizer
 
-MOST = 1000  # beams, samples or runners-up: beyond that a typing error, not a wish
+LIMIT = 1000  # beams, samples or alternatives: a larger number is a typing error
+
+
+def _option(default: Any, help: str, user: bool = True, **bounds: float) -> Any:
+    """A field of `DecodingOptions`; ``bounds`` are ``ge``, ``gt``, ``le`` and ``lt``, as in pydantic."""
+    return field(default=default, metadata={"help": help, "user": user, "bounds": bounds})
 
 
 @dataclass(frozen=True)
 class DecodingOptions:
     """Lengths count tokens: ``max_length`` with start and end, as tokenizers do; ``min_length`` without either."""
 
-    beam: int = 3  # hypotheses kept at each step; 1 is greedy search; unused when sampling
-    length_penalty: float = 0.7  # score = log-probability / length ** length_penalty, the end counted; 0 is none
-    max_length: int = 22
-    min_length: int = 0
-    no_repeat_ngram: int = 0  # no run of this many tokens occurs twice; 0 is off
-    allow_unknown: bool = False
-    candidates: int = 1  # captions returned of each photo, best first
-    sample: bool = False  # draw captions instead of searching for the best
-    temperature: float = 1.0  # sampling only, as the next three
-    top_k: int = 0  # draw from the k most likely tokens; 0 is off
-    top_p: float = 1.0  # draw from the fewest tokens that hold this much probability; 1 is off
-    seed: int = 0
-    want_attention: bool = True  # return attention and gate where the decoder gives them
-    alternatives: int = 0  # runners-up returned of each token
+    beam: int = _option(3, "Hypotheses kept at each step; 1 is greedy search.", ge=1, le=LIMIT)
+    length_penalty: float = _option(0.7, "Score is log-probability / length ** this; 0 favours short.", ge=0)
+    max_length: int = _option(22, "Longest caption in tokens, start and end counted.", ge=3)
+    min_length: int = _option(0, "Shortest caption in tokens.", ge=0)
+    no_repeat_ngram: int = _option(0, "No run of this many tokens occurs twice; 0 is off.", ge=0)
+    allow_unknown: bool = _option(False, "Whether captions may contain the unknown token.", user=False)
+    candidates: int = _option(1, "Captions of each photo, best first.", ge=1, le=LIMIT)
+    sample: bool = _option(False, "Sample captions instead of searching for the best.")
+    temperature: float = _option(1.0, "Sampling only: above 1 is more varied.", gt=0)
+    top_k: int = _option(0, "Sampling only: from the k likeliest tokens; 0 is off.", ge=0)
+    top_p: float = _option(1.0, "Sampling only: from the fewest tokens with this probability; 1 is off.", gt=0, le=1)
+    seed: int = _option(0, "Sampling only: the same number gives the same captions.", gt=-(2**63), lt=2**63)
+    want_attention: bool = _option(True, "Return attention and gate where the decoder has them.", user=False)
+    alternatives: int = _option(0, "Other top-k tokens returned with each token.", user=False, ge=0, le=LIMIT)
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -41,42 +50,71 @@ class DecodingOptions:
         """Everything wrong with these options, as phrases that say what to do."""
         kinds: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
         wrong = [
-            f"{field.name} is {getattr(self, field.name)!r}, give {type(field.default).__name__}"
-            for field in fields(self)
-            if type(getattr(self, field.name)) not in kinds[type(field.default)]
+            f"{entry.name} is {getattr(self, entry.name)!r}, give {type(entry.default).__name__}"
+            for entry in fields(self)
+            if type(getattr(self, entry.name)) not in kinds[type(entry.default)]
         ]
         if wrong:
             return wrong
-        checks = [
-            (1 <= self.beam <= MOST, f"beam is {self.beam}, give 1 to {MOST}"),
-            (0 <= self.length_penalty < math.inf, f"length_penalty is {self.length_penalty}, give 0 or more"),
-            (self.max_length >= 3, f"max_length is {self.max_length}, give 3 or more, as it counts start and end"),
-            (self.min_length >= 0, f"min_length is {self.min_length}, give 0 or more"),
+        outside = [
+            f"{entry.name} is {getattr(self, entry.name)}, give {_wanted(entry.metadata['bounds'])}"
+            for entry in fields(self)
+            if not _within(getattr(self, entry.name), entry.metadata["bounds"])
+        ]
+        conflicts = [
             (
-                self.max_length < 3 or self.min_length <= self.max_length - 2,
+                self.max_length >= 3 and self.min_length > self.max_length - 2,
                 f"min_length is {self.min_length} but max_length {self.max_length} leaves room for "
                 f"{self.max_length - 2}, as it counts start and end",
             ),
-            (self.no_repeat_ngram >= 0, f"no_repeat_ngram is {self.no_repeat_ngram}, give 0 (off) or more"),
-            (1 <= self.candidates <= MOST, f"candidates is {self.candidates}, give 1 to {MOST}"),
             (
-                self.sample or self.candidates <= max(1, self.beam),
+                not self.sample and self.candidates > max(1, self.beam),
                 f"candidates is {self.candidates} but beam is {self.beam}, widen the beam or ask for fewer",
             ),
             (
-                0 < self.temperature < math.inf,
-                f"temperature is {self.temperature}, give more than 0 (or sample=False for the most likely caption)",
-            ),
-            (self.top_k >= 0, f"top_k is {self.top_k}, give 0 (off) or more"),
-            (0 < self.top_p <= 1, f"top_p is {self.top_p}, give more than 0 up to 1 (off)"),
-            (
-                self.sample or (self.temperature, self.top_k, self.top_p) == (1, 0, 1),
+                not self.sample and (self.temperature, self.top_k, self.top_p) != (1, 0, 1),
                 "temperature, top_k and top_p act on sampling only, give sample=True with them",
             ),
-            (abs(self.seed) < 2**63, f"seed is {self.seed}, give a number of at most 63 bits"),
-            (0 <= self.alternatives <= MOST, f"alternatives is {self.alternatives}, give 0 to {MOST}"),
         ]
-        return [problem for fine, problem in checks if not fine]
+        return [*outside, *(problem for is_conflict, problem in conflicts if is_conflict)]
+
+
+def _within(value: float, bounds: Mapping[str, float]) -> bool:
+    return (isinstance(value, int) or math.isfinite(value)) and (
+        bounds.get("ge", value) <= value <= bounds.get("le", value)
+        and bounds.get("gt", -math.inf) < value < bounds.get("lt", math.inf)
+    )
+
+
+def _wanted(bounds: Mapping[str, float]) -> str:
+    """Bounds in words: "1 to 1000", "0 or more", "more than 0"."""
+    least = f"{bounds['ge']}" if "ge" in bounds else f"more than {bounds['gt']}" if "gt" in bounds else ""
+    if "le" in bounds:
+        return f"{least} to {bounds['le']}" if "ge" in bounds else f"{least}, up to {bounds['le']}"
+    if "lt" in bounds:
+        return f"{least} and less than {bounds['lt']}"
+    return f"{least} or more" if "ge" in bounds else least
+
+
+@dataclass(frozen=True)
+class UserOption:
+    """One decoding option that users may set."""
+
+    name: str
+    type: type
+    default: bool | int | float
+    help: str
+    bounds: dict[str, float]  # ge, gt, le, lt: keyword arguments of pydantic's Field
+
+
+def user_options() -> tuple[UserOption, ...]:
+    """Every option that users may set, in the order of `DecodingOptions`."""
+    listed = [(entry.name, entry.default, entry.metadata) for entry in fields(DecodingOptions)]
+    return tuple(
+        UserOption(name, type(default), default, about["help"], about["bounds"])  # type: ignore[arg-type]
+        for name, default, about in listed
+        if about["user"]
+    )
 
 
 def check_decoding(options: Any, tokenizer: Tokenizer, where: Path) -> None:

@@ -1,4 +1,8 @@
-"""Photos in, captions out: the one object behind the Python API, the command line, the server and bulk jobs."""
+"""Photos in, captions out: the one pipeline behind the Python API, the command line, the server and bulk jobs.
+
+Four stages: ``prepare`` opens and preprocesses a photo, ``encode`` gives the features of a batch, ``decode`` searches
+for captions, ``finish`` makes `Caption`s of what was found.
+"""
 
 from __future__ import annotations
 
@@ -12,59 +16,99 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, StepDecoder, as_steps, decode
+from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode
+from sightline.engine.backend import Backend, PreparedImage, as_array, prepare_image
+from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, nearest
 from sightline.io.files import FileSlice
-from sightline.io.images import ImageSource, open_image
+from sightline.io.images import ImageSource
 from sightline.nn.hub import DEFAULT_MODEL, resolve
-from sightline.onnx import MANIFEST, WEIGHTS, Exported, Manifest, load_exported
-from sightline.types import Caption, Failure, ImageFeatures, Word
+from sightline.onnx.manifest import MANIFEST, WEIGHTS, Manifest
+from sightline.onnx.session import all_threads
+from sightline.types import Caption, Failure, ImageFeatures, StepDecoder, Word
 
-if TYPE_CHECKING:  # imported where a model needs it: with onnxruntime the first caption comes seconds sooner
+if TYPE_CHECKING:  # imported where it is needed: with onnxruntime the first caption comes seconds sooner
     import torch
 
-    from sightline.engine.retrieval import Memory, Recall
-    from sightline.nn.checkpoint import Checkpoint
+    from sightline.engine.retrieval import Datastore
 
 log = logging.getLogger(__name__)
 RUNTIMES = ("auto", "torch", "onnx")
+PICTURE_SIDE = 640  # pixels of the longer side of `Caption.photo`
 
 
 class Captioner:
-    """One trained model, or several with one vocabulary acting together; a memory steers what they say."""
+    """One trained model, or an ensemble of several with one vocabulary; a datastore adds retrieval to them."""
 
-    def __init__(
-        self,
-        checkpoints: Sequence[Checkpoint | Exported],
-        device: str | torch.device = "cpu",
-        memory: Memory | None = None,
-    ):
-        self.device = device
-        self.checkpoints = list(checkpoints)
-        self.models: list[Any] = [checkpoint.model.to(device).eval() for checkpoint in checkpoints]
-        self.tokenizer = checkpoints[0].tokenizer
-        if any(other.tokenizer.to_json() != self.tokenizer.to_json() for other in checkpoints[1:]):
+    def __init__(self, backends: Sequence[Backend], datastore: Datastore | None = None) -> None:
+        self.backends = list(backends)
+        self.preprocesses = tuple(backend.preprocess for backend in backends)
+        first = self.backends[0]
+        self.tokenizer = first.tokenizer
+        if any(other.tokenizer.to_json() != self.tokenizer.to_json() for other in backends[1:]):
             raise ConfigError(
                 "the models of an ensemble must have been trained with one vocabulary; these have different ones"
             )
-        self.folders = [checkpoint.folder for checkpoint in checkpoints]
-        self.confidence = checkpoints[0].confidence if len(checkpoints) == 1 else None  # an ensemble has other chances
-        self.options = DecodingOptions(**{"max_length": self.tokenizer.max_length, **checkpoints[0].decoding})
-        self.recall: Recall | None = None
-        if memory is not None:
-            self.recall = memory.for_model(checkpoints[0].signature(), self.tokenizer)
-            self.tokenizer = self.recall.tokenizer  # it knows the memory's new words, too
-            self.confidence = None  # as for an ensemble
+        self.defaults = DecodingOptions(**{"max_length": self.tokenizer.max_length, **first.decoding})
+        self.decoder: StepDecoder = first if len(backends) == 1 else Ensemble(self.backends)
+        self.confidence: Confidence | None = None
+        self.retriever = None
+        if datastore is not None:
+            from sightline.engine.retrieval import RetrievalDecoder, Retriever
+
+            datastore.check_model(first.signature())
+            self.retriever = Retriever(datastore, self.tokenizer)
+            self.tokenizer = self.retriever.tokenizer  # has the datastore's new words, too
+            self.decoder = RetrievalDecoder(self.decoder, self.retriever)
+        elif len(backends) == 1 and first.folder:  # an ensemble or retrieval gives other probabilities
+            self.confidence = Confidence.read(first.folder, first.dimension)
+        self._loaded_from: tuple[Any, ...] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its folders, not by its weights."""
+        if self._loaded_from is None:
+            raise ConfigError("only a captioner that sightline.load gave can be pickled: save the model, then load it")
+        return _load, self._loaded_from
+
+    @property
+    def device(self) -> str:
+        return self.backends[0].device
 
     @property
     def runtimes(self) -> list[str]:
         """What computes each model: "torch", or "onnxruntime, int8"."""
-        return [checkpoint.runtime for checkpoint in self.checkpoints]
+        return [backend.runtime for backend in self.backends]
+
+    @property
+    def folders(self) -> list[Path | None]:
+        return [backend.folder for backend in self.backends]
 
     def signatures(self) -> list[str]:
-        """Which weights each model has; empty where they were never saved. A memory's comes after them."""
-        weights = [checkpoint.signature() for checkpoint in self.checkpoints]
-        return [*weights, self.recall.memory.signature()] if self.recall else weights
+        """Which weights each model has; empty where they were never saved. A datastore's comes after them."""
+        weights = [backend.signature() for backend in self.backends]
+        return [*weights, self.retriever.datastore.signature()] if self.retriever else weights
+
+    # -- options ------------------------------------------------------------------------------------------------------
+
+    def options(self, **changes: Any) -> DecodingOptions:
+        """The model's decoding options with these changes: the only rules about options beside `DecodingOptions`.
+
+        Where several captions are asked for and no beam is, the beam is wide enough for them.
+        """
+        known = DecodingOptions.__dataclass_fields__
+        if unknown := [name for name in changes if name not in known]:
+            raise ConfigError(f"unknown option {unknown[0]!r}{nearest(unknown[0], known)}")
+        candidates = changes.get("candidates")
+        if type(candidates) is int and "beam" not in changes and not changes.get("sample", self.defaults.sample):
+            changes["beam"] = max(self.defaults.beam, candidates)
+        chosen = replace(self.defaults, **changes)
+        if chosen.max_length > self.tokenizer.max_length:
+            raise ConfigError(
+                f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}"
+            )
+        return chosen
+
+    # -- the whole pipeline -------------------------------------------------------------------------------------------
 
     @overload
     def caption(self, source: list[ImageSource], **options: Any) -> list[Caption]: ...
@@ -87,136 +131,166 @@ class Captioner:
     def stream(
         self, sources: Iterable[ImageSource], batch_size: int = 16, keep_photos: bool = False, **options: Any
     ) -> Iterator[Caption | Failure]:
-        """A caption or the reason why not, for each source in order. Nothing is lost to a bad neighbour."""
-        chosen = self.decoding(**options)
-        waiting: list[tuple[str, Any]] = []
+        """A caption or the reason why not, for each source in order. A bad photo costs no other its caption."""
+        chosen = self.options(**options)
+        batch: list[PreparedImage | Failure] = []
         for source in sources:
-            name = str(source) if isinstance(source, str | Path | FileSlice) else ""
             try:
-                waiting.append((name, open_image(source)))
+                batch.append(self.prepare(source, picture_side=PICTURE_SIDE if keep_photos else 0))
             except ImageError as error:
-                waiting.append((name, Failure(name, str(error))))
-            if len(waiting) == batch_size:
-                yield from self._batch(waiting, chosen, keep_photos)
-                waiting = []
-        if waiting:
-            yield from self._batch(waiting, chosen, keep_photos)
+                name = str(source) if isinstance(source, str | Path | FileSlice) else ""
+                batch.append(Failure(name, str(error)))
+            if len(batch) == batch_size:
+                yield from self._finished(batch, chosen)
+                batch = []
+        if batch:
+            yield from self._finished(batch, chosen)
 
-    def decoding(self, **options: Any) -> DecodingOptions:
-        """The model's own options with these changes."""
-        known = self.options.__dataclass_fields__
-        if unknown := [name for name in options if name not in known]:
-            raise ConfigError(f"unknown option {unknown[0]!r}{nearest(unknown[0], known)}")
-        chosen = replace(self.options, **options)
-        if chosen.max_length > self.tokenizer.max_length:
-            raise ConfigError(
-                f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}"
-            )
-        return chosen
+    def _finished(
+        self, batch: Sequence[PreparedImage | Failure], options: DecodingOptions
+    ) -> Iterator[Caption | Failure]:
+        images = [image for image in batch if isinstance(image, PreparedImage)]
+        captions: Iterator[Caption] = iter(())
+        if images:
+            features = self.encode(images)
+            captions = iter(self.finish(self.decode(features, options), features, images))
+        for image in batch:
+            yield image if isinstance(image, Failure) else next(captions)
 
-    def encode(self, photos: Sequence[Any]) -> list[ImageFeatures]:
-        """Each model's features of some opened photos."""
-        encoders = [model.encoder for model in self.models]
+    # -- its stages ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, source: ImageSource, **limits: Any) -> PreparedImage:
+        """Open and preprocess a photo; `ImageError` says what is wrong with it. ``limits`` as `prepare_image` has them.
+
+        Other processes call `prepare_image` with ``preprocesses``, for which they need no model.
+        """
+        return prepare_image(source, self.preprocesses, **limits)
+
+    def encode(self, images: Sequence[PreparedImage]) -> list[ImageFeatures]:
+        """Each model's features of a batch of prepared photos."""
         return [
-            encoder.encode(np.stack([encoder.preprocess.pixels(photo) for photo in photos])) for encoder in encoders
+            backend.encode(backend.preprocess.normalise(np.stack([image.pixels[index] for image in images])))
+            for index, backend in enumerate(self.backends)
         ]
 
-    def decode(self, features: Sequence[ImageFeatures], options: DecodingOptions | None = None) -> list[Caption]:
-        """Captions from ready features, one set for each model."""
-        decoders = [model.decoder for model in self.models]
-        options = options or self.options
-        seen = features[0] if len(decoders) == 1 else list(features)
-        decoder = as_steps(decoders[0]) if len(decoders) == 1 else Ensemble(decoders)
-        found = decode(self.steered(decoder), seen, options)
-        grid = (features[0].height, features[0].width)
+    def decode(
+        self, features: Sequence[ImageFeatures], options: DecodingOptions | None = None
+    ) -> list[list[Hypothesis]]:
+        """The captions found for each photo, best first, from one set of features for each model."""
+        given = features[0] if len(self.backends) == 1 else features
+        return decode(self.decoder, given, options or self.defaults)
+
+    def finish(
+        self,
+        found: Sequence[Sequence[Hypothesis]],
+        features: Sequence[ImageFeatures],
+        images: Sequence[PreparedImage] = (),
+    ) -> list[Caption]:
+        """Captions of what ``decode`` found, with confidence or neighbours, and each photo's name and picture."""
         captions = []
         for hypotheses in found:
-            best, *others = [self._caption(hypothesis, grid) for hypothesis in hypotheses]
+            best, *others = [self._caption(hypothesis, features[0]) for hypothesis in hypotheses]
             captions.append(replace(best, others=tuple(others)))
-        if self.recall and captions:
-            recalled = self.recall.recalled(features[0].pooled)
-            return [replace(caption, recalled=own) for caption, own in zip(captions, recalled)]
-        if self.confidence and captions:
-            pooled: Any = features[0].pooled
-            values = pooled if isinstance(pooled, np.ndarray) else pooled.float().cpu().numpy()
-            return self.confidence.judge(captions, values)
+        if self.retriever and captions:
+            neighbours = self.retriever.neighbours(features[0].pooled)
+            captions = [replace(caption, neighbours=near) for caption, near in zip(captions, neighbours)]
+        elif self.confidence and captions:
+            captions = self.confidence.judge(captions, as_array(features[0].pooled))
+        if images:
+            captions = [
+                replace(caption, source=image.source, photo=image.picture) for caption, image in zip(captions, images)
+            ]
         return captions
 
-    def steered(self, decoder: StepDecoder) -> StepDecoder:
-        """With a memory, the decoder that listens to it."""
-        return self.recall.steer(decoder) if self.recall else decoder
-
-    def _batch(
-        self, waiting: list[tuple[str, Any]], options: DecodingOptions, keep_photos: bool
-    ) -> Iterator[Caption | Failure]:
-        photos = [photo for _, photo in waiting if not isinstance(photo, Failure)]
-        captions = iter(self.decode(self.encode(photos), options) if photos else [])
-        for name, photo in waiting:
-            if isinstance(photo, Failure):
-                yield photo
-            else:
-                seen = self.models[0].encoder.preprocess.seen(photo) if keep_photos else None
-                yield replace(next(captions), source=name, photo=seen)
-
-    def _caption(self, found: Hypothesis, grid: tuple[int, int]) -> Caption:
-        words = tuple(
-            Word(
-                text=text,
-                probability=math.exp(sum(found.log_probs[place] for place in places)),
-                attention=self._attention(found, places, grid),
-                gate=float(found.gate[places].mean()) if found.gate is not None else None,
-                alternatives=self._alternatives(found, places[0]),
+    def _caption(self, found: Hypothesis, features: ImageFeatures) -> Caption:
+        words = []
+        for text, positions in self.tokenizer.words(found.tokens):
+            attention = None
+            if found.attention is not None and features.height:
+                attention = found.attention[positions].mean(0).reshape(features.height, features.width)
+            words.append(
+                Word(
+                    text=text,
+                    probability=math.exp(sum(found.log_probs[position] for position in positions)),
+                    attention=attention,
+                    gate=float(found.gate[positions].mean()) if found.gate is not None else None,
+                    alternatives=tuple(
+                        (self.tokenizer.tokens[token], probability)
+                        for token, probability in (found.alternatives[positions[0]] if found.alternatives else ())
+                    ),
+                )
             )
-            for text, places in self.tokenizer.words(found.tokens)
-        )
         text, score = self.tokenizer.decode(found.tokens), sum(found.log_probs)
-        return Caption(text, words, score, found.finished, tokens=tuple(found.tokens))
+        return Caption(text, tuple(words), score, found.finished, tokens=tuple(found.tokens))
 
-    @staticmethod
-    def _attention(found: Hypothesis, places: list[int], grid: tuple[int, int]) -> np.ndarray | None:
-        if found.attention is None or not grid[0]:
-            return None
-        return found.attention[places].mean(0).reshape(grid)
+    # -- several threads ----------------------------------------------------------------------------------------------
 
-    def _alternatives(self, found: Hypothesis, place: int) -> tuple[tuple[str, float], ...]:
-        if not found.alternatives:
-            return ()
-        return tuple((self.tokenizer.tokens[token], chance) for token, chance in found.alternatives[place])
+    def for_threads(self, most: int) -> tuple[Captioner, int]:
+        """A captioner for several threads to call at once, and for how many of them.
+
+        Each call is computed by its share of the cores. Weights are shared. With torch it is this captioner and one
+        thread, for torch divides every batch among all cores by itself.
+        """
+        threads = min(most, all_threads())
+        if threads == 1:
+            return self, 1
+        backends = [backend.with_threads(all_threads() // threads) for backend in self.backends]
+        if any(backend is None for backend in backends):
+            return self, 1
+        datastore = self.retriever.datastore if self.retriever else None
+        return Captioner([backend for backend in backends if backend is not None], datastore), threads
+
+    @property
+    def batch_size(self) -> int:
+        """Photos that ``encode`` computes at once; larger batches gain nothing."""
+        return min(backend.batch_size for backend in self.backends)
 
 
 def load(
     *names: str | Path,
     device: str | torch.device = "cpu",
     runtime: str = "auto",
-    memory: Memory | str | Path | None = None,
+    datastore: Datastore | str | Path | None = None,
 ) -> Captioner:
-    """The shipped model, a model folder or a hub name; several folders make an ensemble.
+    """The default model, a model folder or a hub name; several folders make an ensemble.
 
     ``runtime`` is what computes: "auto" takes onnxruntime where it is installed, the folder was exported and the
-    device is the CPU, and torch otherwise. ``memory`` is a folder that `sightline remember` wrote.
+    device is the CPU, and torch otherwise. ``datastore`` is a folder that `sightline retrieval build` wrote.
     """
     if runtime not in RUNTIMES:
         raise ConfigError(f"runtime is {runtime!r}{nearest(runtime, RUNTIMES)}; give {', '.join(RUNTIMES)}")
-    checkpoints = [_load(resolve(name), str(device), runtime) for name in names or (DEFAULT_MODEL,)]
-    if isinstance(memory, str | Path):
-        from sightline.engine.retrieval import Memory
-
-        memory = Memory.read(memory)
-    return Captioner(checkpoints, device, memory)
+    return _load([resolve(name) for name in names or (DEFAULT_MODEL,)], str(device), runtime, datastore)
 
 
-def _load(folder: Path, device: str, runtime: str) -> Checkpoint | Exported:
-    if runtime == "onnx":
-        return load_exported(folder)
-    if runtime == "auto" and (manifest := _exported(folder, device)):
-        return load_exported(folder, manifest)
+def _load(folders: list[Path], device: str, runtime: str, datastore: Datastore | str | Path | None) -> Captioner:
+    backends = [_open_backend(folder, device, runtime) for folder in folders]
+    opened: Any = datastore
+    if isinstance(datastore, str | Path):
+        from sightline.engine.retrieval import Datastore
+
+        datastore = Path(datastore).expanduser().absolute()
+        opened = Datastore.read(datastore)
+    captioner = Captioner(backends, opened)
+    captioner._loaded_from = [folder.absolute() for folder in folders], device, runtime, datastore
+    return captioner
+
+
+def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
+    manifest = _usable_export(folder, device) if runtime == "auto" else None
+    if runtime == "onnx" or manifest:
+        from sightline.engine.onnx_backend import OnnxBackend
+
+        if device != "cpu":
+            raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; use runtime='torch'")
+        return OnnxBackend(folder, manifest)
+    from sightline.engine.torch_backend import TorchBackend
     from sightline.nn.checkpoint import load_checkpoint
 
-    return load_checkpoint(folder)
+    return TorchBackend(load_checkpoint(folder), device)
 
 
-def _exported(folder: Path, device: str) -> Manifest | None:
-    """A folder's graphs, if they are what should run: always where nothing else is, never those of another model."""
+def _usable_export(folder: Path, device: str) -> Manifest | None:
+    """A folder's export, if it should run: always where there is nothing else, never one of other weights."""
     if not (folder / MANIFEST).is_file():
         return None
     if not ((folder / "config.json").is_file() and (folder / WEIGHTS).is_file()):

@@ -1,4 +1,4 @@
-"""How sure a caption is: chances fitted on photos with people's captions, and a mark for photos unlike the training's.
+"""Confidence: calibrated probabilities, fitted on photos with people's captions, and an out-of-distribution score.
 
 Plain arithmetic on what every runtime has, the words' probabilities and the encoder's pooled vector, with numbers from
 a model folder's ``confidence.json``. What they mean and the file's format: docs/confidence.md.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sightline.errors import CheckpointError
+from sightline.io.files import write_atomically
+from sightline.io.model_files import read_json
 from sightline.types import Caption, Word
 
-SUREST = 1 - 1e-4  # a probability nearer to 0 or 1 counts as this one: its logit shall not decide alone
+FILE = "confidence.json"
+HIGHEST = 1 - 1e-4  # a probability nearer to 0 or 1 counts as this one: its logit shall not decide alone
 LARGEST_DIMENSION = 1 << 14
 
 
@@ -29,41 +34,41 @@ class Part(BaseModel):
 
 
 class Words(Part):
-    """The chance that people also use a word: its probability, and how often this very word was right."""
+    """The probability that people also use a word, from the decoder's and from how often this very word was right."""
 
     intercept: float
     slope: float
     offsets: dict[str, float]
-    function_words: frozenset[str]  # those that say nothing of the photo, left out of a caption's mean
+    function_words: frozenset[str]  # left out of a caption's mean: they describe nothing
 
-    def chance(self, word: Word) -> float:
+    def probability(self, word: Word) -> float:
         return sigmoid(self.intercept + self.slope * logit(word.probability) + self.offsets.get(word.text, 0.0))
 
     def content(self, words: Sequence[Word]) -> float:
-        """The mean chance of the words that say something of the photo; of all, where none does."""
+        """The mean probability of the content words; of all words, where none is a content word."""
         chosen = [word for word in words if word.text not in self.function_words] or words
-        return sum(map(self.chance, chosen)) / len(chosen) if chosen else 0.0
+        return sum(map(self.probability, chosen)) / len(chosen) if chosen else 0.0
 
 
 class Captions(Part):
-    """The chance that a caption is right: its content words' mean chance, and their probabilities as a whole."""
+    """The probability that a caption is right, from the mean of its content words and from its likelihood."""
 
     intercept: float
     words: float
     log_probability: float
     unsure_below: float = Field(ge=0, le=1)
 
-    def chance(self, content: float, log_probability: float) -> float:
+    def probability(self, content: float, log_probability: float) -> float:
         return sigmoid(self.intercept + self.words * logit(content) + self.log_probability * log_probability)
 
 
 class Photos(Part):
-    """Where training photos hardly differ from each other: how far another one is off in these directions."""
+    """The directions in which training photos vary least: how far another photo deviates along them."""
 
     dimension: int = Field(ge=1, le=LARGEST_DIMENSION)
     directions: int = Field(ge=1, le=LARGEST_DIMENSION)
     mean: str  # base64 of little-endian halves: (dimension,)
-    matrix: str  # (directions, dimension), each row divided by the training photos' deviation along it
+    matrix: str  # (directions, dimension), each row divided by the training photos' standard deviation along it
     limit: float = Field(gt=0)
 
     @model_validator(mode="after")
@@ -79,7 +84,7 @@ class Photos(Part):
         return _halves(self.mean), _halves(self.matrix).reshape(self.directions, self.dimension)
 
     def ood_score(self, pooled: np.ndarray) -> np.ndarray:
-        """(B, D) pooled vectors to (B,): above 1 a photo is unlike those the model learnt from."""
+        """(B, D) pooled vectors to (B,): above 1 a photo is unlike those the model was trained on."""
         mean, matrix = self._statistics
         along = (pooled.astype(np.float32) - mean) @ matrix.T  # (B, directions), about 1 each for a training photo
         return np.sqrt((along**2).mean(1)) / self.limit
@@ -95,20 +100,30 @@ class Confidence(Part):
     record: dict[str, Any] = Field(default_factory=dict)
 
     def judge(self, captions: Sequence[Caption], pooled: np.ndarray) -> list[Caption]:
-        """Each photo's caption, and its other candidates, with their chances and the mark."""
-        return [self._judged(caption, float(own)) for caption, own in zip(captions, self.photos.ood_score(pooled))]
+        """Each photo's caption, and its other candidates, with calibrated probabilities and the photo's ood_score."""
+        scores = self.photos.ood_score(pooled).tolist()
+        return [self._judged(caption, ood_score) for caption, ood_score in zip(captions, scores)]
 
     def _judged(self, caption: Caption, ood_score: float) -> Caption:
-        words = tuple(replace(word, calibrated=self.words.chance(word)) for word in caption.words)
-        chance = self.captions.chance(self.words.content(words), log_likelihood(caption))
+        words = tuple(replace(word, calibrated=self.words.probability(word)) for word in caption.words)
+        probability = self.captions.probability(self.words.content(words), log_likelihood(caption))
         return replace(
             caption,
             words=words,
-            calibrated=chance,
+            calibrated=probability,
             ood_score=ood_score,
-            unsure=ood_score > 1 or chance < self.captions.unsure_below,
+            unsure=ood_score > 1 or probability < self.captions.unsure_below,
             others=tuple(self._judged(other, ood_score) for other in caption.others),
         )
+
+    def save(self, folder: str | Path) -> None:
+        write_atomically(Path(folder) / FILE, json.dumps(self.to_json(), ensure_ascii=False) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path, dimension: int) -> Confidence | None:
+        """A model folder's; None for a model that was not calibrated."""
+        path = folder / FILE
+        return cls.from_json(read_json(path), dimension) if path.is_file() else None
 
     def to_json(self) -> dict[str, Any]:
         plain = self.model_dump(mode="json")
@@ -122,9 +137,9 @@ class Confidence(Part):
             found = cls.model_validate(data)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
+            where = ".".join(map(str, first["loc"]))
             raise CheckpointError(
-                f"confidence.json is damaged: {place or 'the file'}: {first['msg']}; "
+                f"confidence.json is damaged: {where or 'the file'}: {first['msg']}; "
                 "copy it again, or delete it and run `sightline calibrate`"
             ) from None
         if dimension is not None and found.photos.dimension != dimension:
@@ -143,8 +158,8 @@ def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-min(max(value, -40.0), 40.0)))
 
 
-def logit(chance: float) -> float:
-    inside = min(max(chance, 1 - SUREST), SUREST)
+def logit(probability: float) -> float:
+    inside = min(max(probability, 1 - HIGHEST), HIGHEST)
     return math.log(inside / (1 - inside))
 
 

@@ -7,7 +7,7 @@ a thousand photos are plenty; each is checked on photos it was not fitted to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,12 +16,12 @@ import numpy as np
 
 from sightline import __version__
 from sightline.data import Dataset, Example
+from sightline.engine.backend import PreparedImage, as_array
 from sightline.engine.captioner import Captioner
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
 from sightline.errors import ConfigError, DataError, ImageError
 from sightline.evaluation.metrics.meteor_stem import stem
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
-from sightline.io.images import open_image
 from sightline.io.progress import track
 from sightline.types import Caption
 
@@ -69,9 +69,9 @@ def calibrate(
     batch_size: int = 16,
 ) -> Confidence:
     """Caption dev photos and look at training photos, some or all of them; the record tells how well the fit holds."""
-    if len(captioner.models) > 1:
+    if len(captioner.backends) > 1:
         raise ConfigError("an ensemble cannot be calibrated: calibrate one model at a time")
-    dimension = captioner.models[0].encoder.dimension
+    dimension = captioner.backends[0].dimension
     wanted = train_photos or PHOTOS_PER_FEATURE * dimension
     train = evenly(dataset.examples("train"), wanted)
     dev = evenly(dataset.examples("dev"), photos or len(dataset.examples("dev")))
@@ -109,18 +109,18 @@ def evenly(examples: Sequence[Example], count: int) -> list[Example]:
 def encode(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> np.ndarray:
     """(photos, D): the encoder's pooled vectors; photos that do not open are left out."""
     found = []
-    opened = iter(track(_opened(examples), "looking at training photos", len(examples)))
-    while batch := list(islice(opened, batch_size)):
-        pictures = [picture for picture in batch if picture is not None]
-        if pictures:
-            found.append(captioner.encode(pictures)[0].pooled.float().cpu().numpy())
+    prepared = iter(track(_prepared(captioner, examples), "encoding training photos", len(examples)))
+    while batch := list(islice(prepared, batch_size)):
+        images = [image for image in batch if image is not None]
+        if images:
+            found.append(as_array(captioner.encode(images)[0].pooled))
     return np.concatenate(found) if found else np.zeros((0, 1), np.float32)
 
 
-def _opened(examples: Sequence[Example]) -> Any:
+def _prepared(captioner: Captioner, examples: Sequence[Example]) -> Iterator[PreparedImage | None]:
     for example in examples:
         try:
-            yield open_image(example.image)
+            yield captioner.prepare(example.image)
         except ImageError:
             yield None
 
@@ -128,15 +128,15 @@ def _opened(examples: Sequence[Example]) -> Any:
 def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> list[Observed]:
     """Captions as the model makes them, beside what people wrote."""
     found = []
-    options = captioner.decoding(want_attention=False, candidates=1)
-    opened = iter(track(zip(examples, _opened(examples)), "captioning dev photos", len(examples)))
-    while batch := list(islice(opened, batch_size)):
-        known = [(example, picture) for example, picture in batch if picture is not None]
-        if not known:
+    options = captioner.options(want_attention=False, candidates=1)
+    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning dev photos", len(examples)))
+    while batch := list(islice(prepared, batch_size)):
+        opened = [(example, image) for example, image in batch if image is not None]
+        if not opened:
             continue
-        features = captioner.encode([picture for _, picture in known])
-        pooled = features[0].pooled.float().cpu().numpy()
-        for (example, _), vector, caption in zip(known, pooled, captioner.decode(features, options)):
+        features = captioner.encode([image for _, image in opened])
+        captions = captioner.finish(captioner.decode(features, options), features)
+        for (example, _), vector, caption in zip(opened, as_array(features[0].pooled), captions):
             found.append(Observed(vector, caption, used(caption, example.captions)))
     return found
 

@@ -120,7 +120,7 @@ def evaluate(
         failed = {failure.source for failure in failures}
         examples = [example for example in examples if str(example.image) not in failed]
     where = [f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", f"images:{len(examples)}"]
-    made = describe(captioner, captioner.decoding(**options)) if captioner else ["captions:given"]
+    made = describe(captioner, captioner.options(**options)) if captioner else ["captions:given"]
     references = {example.name: example.captions for example in examples}
     paths = {example.name: example.image for example in examples}
     result = _score(captions, references, where, made, scorers, resamples, paths, tuple(failures))

@@ -1,4 +1,4 @@
-"""Where each word of a caption came from, as a picture or a page.
+"""Where each word of a caption came from, as a picture or a page. `import sightline` makes this module available.
 
 >>> captioner.caption("dog.jpg").overlay().save("dog-explained.png")
 >>> sightline.explain.explain(captioner, "dog.jpg").save("dog-explained.html")

@@ -1,4 +1,4 @@
-"""A caption as a page to play with: one file that needs no other and asks nothing of the network.
+"""A caption as an interactive page: one file that needs no other file and no network.
 
 Its skeleton, style and script are ``web/page.html``, ``.css`` and ``.js``; this file fills them in. Every text from
 outside is escaped here, and the script is given numbers only.
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from sightline.errors import ConfigError
-from sightline.explain.maps import COLOUR, HIGHEST, SCALE, SPREAD, scaled
+from sightline.explain.heatmap import COLOUR, COLOUR_MAP, HIGHEST, SPREAD, scaled
 from sightline.io.files import printable
 from sightline.types import Caption, Word
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WEB = Path(__file__).parent / "web"
 LEGENDS = {
-    "attention": "Bright is where the model looked when it chose the word: its attention, smoothed to the photo.",
+    "attention": "Bright is where the model attends when it chooses the word: its attention, smoothed to the photo.",
     "occlusion": "Bright is where the word came from: hiding that part of the photo makes the word less likely.",
 }
 GATE = " The gate says how much the photo, rather than the words before, decided the word."
@@ -55,7 +55,7 @@ def render(explanation: Explanation) -> str:
         confidence=f"{caption.confidence:.3f}",
         certainty=escape(caption.certainty()),
         tools=_tools(caption),
-        hint="Choose a word to see where it came from." if caption.words else "The model said nothing.",
+        hint="Choose a word to see where it came from." if caption.words else "The caption is empty.",
         panels="".join(map(_panel, caption.words)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
@@ -65,7 +65,7 @@ def render(explanation: Explanation) -> str:
 
 
 def _views(explanation: Explanation) -> tuple[list[np.ndarray], tuple[int, int]]:
-    """Maps (words, h, w), ready to be lit: over all heads, then for each layer its mean and its heads one by one."""
+    """Maps (words, h, w), scaled to be drawn: over all heads, then for each layer its mean and its heads one by one."""
     maps = [word.attention for word in explanation.caption.words if word.attention is not None]
     if not maps or len(maps) < len(explanation.caption.words):
         return [], (0, 0)
@@ -78,14 +78,14 @@ def _views(explanation: Explanation) -> tuple[list[np.ndarray], tuple[int, int]]
 
 
 def _data(views: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Any]:
-    """For the script: a byte is ``highest`` / 255 of light."""
+    """For the script: a byte is ``highest`` / 255 of heat."""
     return {
         "height": shape[0],
         "width": shape[1],
         "spread": SPREAD,
         "colour": COLOUR,
         "highest": HIGHEST,
-        "scale": _base64(SCALE.tobytes()),
+        "scale": _base64(COLOUR_MAP.tobytes()),
         "views": [_base64(np.rint(view * (255 / HIGHEST)).clip(0, 255).astype(np.uint8).tobytes()) for view in views],
     }
 
@@ -111,17 +111,17 @@ def _tools(caption: Caption) -> str:
 def _panel(word: Word) -> str:
     facts = f"{word.probability:.0%} likely" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
     facts += "" if word.calibrated is None else f" · {word.calibrated:.0%} confidence"
-    runners = _ranking("runners", ((_shown(text), chance) for text, chance in word.alternatives))
-    title = "<h3>Runners-up</h3>" if runners else ""
+    alternatives = _ranking("alternatives", ((_shown(text), share) for text, share in word.alternatives))
+    title = "<h3>Alternatives</h3>" if alternatives else ""
     return (
         f'<section class="panel" hidden><h2>{escape(word.text)}</h2><p class="facts">{facts}</p>'
-        f"{title}{runners}</section>\n"
+        f"{title}{alternatives}</section>\n"
     )
 
 
 def _others(caption: Caption) -> str:
     rows = _ranking("others", ((other.sentence() or "No words.", other.confidence) for other in caption.others))
-    return f"<h3>It might also have said</h3>{rows}\n" if rows else ""
+    return f"<h3>Other captions</h3>{rows}\n" if rows else ""
 
 
 def _ranking(name: str, entries: Iterable[tuple[str, float]]) -> str:

@@ -1,4 +1,4 @@
-"""A caption as one picture: the photo beside its sentence, then every word with the light where the model looked."""
+"""A caption as one picture: the photo beside its sentence, then every word with its heat map."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from sightline.errors import ConfigError
-from sightline.explain.maps import lit, scaled
+from sightline.explain.heatmap import overlay, scaled
 from sightline.types import Caption, Word
 
 WIDTH, MARGIN, GAP = 1600, 72, 28
@@ -19,25 +19,25 @@ ROW_GAP = 36
 CORNER = 10
 PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116), (232, 229, 222), (222, 148, 38)
 
-LOOKED = "Bright: where the model looked for the word"
-HIDDEN = "Bright: where hiding the photo makes the word less likely"
-BAR = "Bar: how sure it is of the word"
+ATTENTION = "Bright: where the model attends for the word"
+OCCLUSION = "Bright: where hiding the photo makes the word less likely"
+BAR = "Bar: confidence in the word"
 
 Pen = ImageDraw.ImageDraw
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-def draw(caption: Caption, legend: str = LOOKED) -> Image.Image:
-    """The whole picture, 1600 pixels wide; ``legend`` says what light means. Words without a map have bars alone."""
+def draw(caption: Caption, legend: str = ATTENTION) -> Image.Image:
+    """The whole picture, 1600 pixels wide; ``legend`` says what bright means. Words without a map have bars alone."""
     photo = caption.photo
     if photo is None:
         raise ConfigError("this caption has no photo to draw on: make it with Captioner.caption, or keep_photos=True")
-    lights = _lights(caption)
-    head = _head(caption, photo, legend if lights else "")
+    heat_maps = _heat_maps(caption)
+    head = _head(caption, photo, legend if heat_maps else "")
     columns = columns_for(len(caption.words))
     width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) // columns
     small = _fitted(photo, width)
-    tiles = [_tile(word, width, lit(small, light)) for word, light in zip(caption.words, lights)]
+    tiles = [_tile(word, width, overlay(small, heat)) for word, heat in zip(caption.words, heat_maps)]
     tiles = tiles or [_tile(word, width, None) for word in caption.words]
     step = max((tile.height for tile in tiles), default=0) + ROW_GAP
     rows = -(-len(tiles) // columns)
@@ -55,8 +55,8 @@ def columns_for(words: int) -> int:
     return min((5, 6, 4), key=lambda columns: -words % columns)
 
 
-def _lights(caption: Caption) -> list[np.ndarray]:
-    """Each word's light, or nothing where the model told no places."""
+def _heat_maps(caption: Caption) -> list[np.ndarray]:
+    """One for each word, or none where the words have no maps."""
     grids = [word.attention for word in caption.words if word.attention is not None]
     return list(scaled(grids)) if grids and len(grids) == len(caption.words) else []
 
@@ -69,8 +69,7 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
     text = caption.sentence() or "No words."
     size, lines = _fit_sentence(text, width - left, max(picture.height - 180, 120))
     leading = round(1.25 * size)
-    told = caption.certainty()
-    notes = [told, *([legend] if legend else []), BAR]
+    notes = [caption.certainty(), *([legend] if legend else []), BAR]
     notes = [line for note in notes for line in _wrapped(note, _font(22, note), width - left)]
     block = len(lines) * leading + 60 + len(notes) * 34
     head = Image.new("RGB", (width, max(picture.height, block)), PAPER)

@@ -245,7 +245,13 @@ class Preprocess:
 
     def pixels(self, image: Image.Image) -> np.ndarray:
         """The same as an array."""
-        return self._normalise(_to_array(self.visible(image)))
+        return self.normalise(np.asarray(self.visible(image))[None])[0]
+
+    def normalise(self, squares: np.ndarray) -> np.ndarray:
+        """(B, size, size, 3) bytes, the arrays of `visible`, to the encoder's input: (B, 3, size, size), float32."""
+        pixels = np.ascontiguousarray(squares.transpose(0, 3, 1, 2), np.float32)
+        pixels /= 255
+        return self._standardise(pixels)
 
     def visible(self, image: Image.Image) -> Image.Image:
         """The exact square the encoder sees, as a picture to draw on."""
@@ -290,7 +296,7 @@ class Preprocess:
         picture = picture.rotate(16 * turn - 8, Image.Resampling.BILINEAR, fillcolor=background)  # within ±8 degrees
         pixels = _to_array(picture) * (0.8 + 0.4 * brightness)
         grey = pixels.mean()
-        return torch.from_numpy(self._normalise(((pixels - grey) * (0.8 + 0.4 * contrast) + grey).clip(0, 1)))
+        return torch.from_numpy(self._standardise(((pixels - grey) * (0.8 + 0.4 * contrast) + grey).clip(0, 1)))
 
     def unnormalise(self, pixels: Tensor) -> Image.Image:
         """The picture a (3, size, size) tensor of ours shows."""
@@ -342,7 +348,7 @@ class Preprocess:
         inside = (left, top, min(right, image.width), min(bottom, image.height))  # rounding may step out by a hair
         return image.resize((self.size, self.size), filter_, box=inside)
 
-    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
+    def _standardise(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels - _channels(self.mean)) / _channels(self.std)
 
 

@@ -1,6 +1,6 @@
-"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json, confidence.json.
+"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
 
-Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are refused.
+Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sightline.decoding.options import check_decoding
-from sightline.engine.confidence import Confidence
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_path, write_atomically
 from sightline.io.model_files import checkpoint_hash, read_json
@@ -42,12 +41,6 @@ class Checkpoint:
     metrics: dict[str, Any] = field(default_factory=dict)
     recipe: str = ""
     folder: Path | None = None
-    confidence: Confidence | None = None  # None: nobody calibrated these weights
-
-    @property
-    def runtime(self) -> str:
-        """What computes it."""
-        return "torch"
 
     def signature(self) -> str:
         """Which weights these are, for score signatures."""
@@ -67,16 +60,9 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = Fal
     write_atomically(folder / "tokenizer.json", json.dumps(checkpoint.tokenizer.to_json(), ensure_ascii=False) + "\n")
     if checkpoint.recipe:
         write_atomically(folder / "recipe.toml", checkpoint.recipe)
-    confidence = folder / "confidence.json"
-    confidence.unlink(missing_ok=True)  # it belonged to the weights that go
+    (folder / "confidence.json").unlink(missing_ok=True)  # it was fitted to the weights that are replaced
     save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, half))
-    if checkpoint.confidence:
-        save_confidence(folder, checkpoint.confidence)
     write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
-
-
-def save_confidence(folder: str | Path, confidence: Confidence) -> None:
-    write_atomically(Path(folder) / "confidence.json", json.dumps(confidence.to_json(), ensure_ascii=False) + "\n")
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
@@ -96,7 +82,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         model = _build(config, tokenizer, folder)
     check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
     load_model_tensors(model, folder / "model.safetensors")
-    metrics, recipe, confidence = (folder / name for name in ("metrics.json", "recipe.toml", "confidence.json"))
+    metrics, recipe = folder / "metrics.json", folder / "recipe.toml"
     return Checkpoint(
         model.eval().requires_grad_(False),
         tokenizer,
@@ -104,7 +90,6 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         read_json(metrics) if metrics.is_file() else {},
         recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
         folder,
-        Confidence.from_json(read_json(confidence), model.encoder.dimension) if confidence.is_file() else None,
     )
 
 
@@ -117,7 +102,7 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
         )
     try:
         encoder, decoder = dict(config["encoder"]), dict(config["decoder"])
-        _check_own(encoder)
+        _check_no_other_files(encoder)
         check_part("encoder", {key: value for key, value in encoder.items() if key not in ("preprocess", "shape")})
         check_part("decoder", {key: value for key, value in decoder.items() if key not in SIZES})
         _check_sizes(encoder, decoder)
@@ -141,7 +126,7 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
         raise CheckpointError(f"{where} does not describe a model: {text}") from None
 
 
-def _check_own(encoder: dict[str, Any]) -> None:
+def _check_no_other_files(encoder: dict[str, Any]) -> None:
     """A model folder holds all of its weights: nothing in it may have other files read or fetched."""
     options = encoder.get("options")
     others = [f"options.{key}" for key in options or () if key in LOADING] if isinstance(options, dict) else []

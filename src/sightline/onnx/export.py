@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.decoding.torch_steps import TorchSteps
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import write_atomically
 from sightline.io.model_files import file_hash, read_json
@@ -25,9 +24,9 @@ from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.hub import resolve
 from sightline.onnx.external_data import Originals, leave_outside
 from sightline.onnx.graphs import export_graphs
-from sightline.onnx.manifest import MANIFEST, WEIGHTS, Graph, Manifest, search_options
+from sightline.onnx.manifest import GRAPHS, MANIFEST, WEIGHTS, Graph, Manifest, search_options
 from sightline.onnx.quantize import store_weights
-from sightline.onnx.session import OnnxDecoder, OnnxEncoder, open_session, tensors_of
+from sightline.onnx.session import Session, open_session, tensors_of
 
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
@@ -81,7 +80,7 @@ class GraphFile:
     data: bytes
     weights: dict[str, np.ndarray]
 
-    def open(self) -> Any:
+    def open(self) -> Session:
         return open_session(self.data, weights=self.weights)
 
 
@@ -97,27 +96,35 @@ def _files(graphs: dict[str, Any], int8: bool, beside: Path | None) -> dict[str,
     return files
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def compare(checkpoint: Checkpoint, files: dict[str, GraphFile]) -> float:
-    """The greatest difference of a logit to torch's, on noise, five words along; too great a one is an error."""
+    """The greatest difference of a logit to torch's, on noise, over five steps; too great a one is an error."""
     model = checkpoint.model
-    sessions = {name: file.open() for name, file in files.items()}
-    encoder = OnnxEncoder(sessions["encoder"], model.encoder.preprocess, (model.encoder.height, model.encoder.width))
-    theirs, ours = TorchSteps(model.decoder), OnnxDecoder(sessions["start"], sessions["step"])
+    encoder, start, step = (files[name].open() for name in GRAPHS)
     random, size, beams = np.random.default_rng(0), model.encoder.preprocess.size, 2
     pixels = random.standard_normal((3, 3, size, size), np.float32)
-    states = [theirs.start(model.encoder.encode(pixels)), ours.start(encoder.encode(pixels))]
     rows = np.arange(len(pixels)).repeat(beams)
-    states = [state.reorder(rows) for state in states]
+    torch_state = model.decoder.start(model.encoder(torch.from_numpy(pixels))).reorder(rows)
+    features = dict(zip(("grid", "pooled"), encoder.run(["grid", "pooled"], {"pixels": pixels})))
+    state = run(start, {value.name: features[value.name] for value in start.get_inputs()})
+    state = {name: value[rows] if name.startswith("beam.") else value for name, value in state.items()}
     worst = 0.0
     for _ in range(min(5, model.decoder.max_length - 1)):
         tokens = random.integers(0, model.decoder.vocabulary, len(rows))
-        expected, states[0], _ = theirs.step(tokens, states[0])
-        found, states[1], _ = ours.step(tokens, states[1])
-        worst = max(worst, float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max())))
+        logits, torch_state, _ = model.decoder.step(torch.from_numpy(tokens), torch_state)
+        reference = logits.numpy()
+        outputs = run(step, {"token": tokens, **state})
+        state |= {name: outputs[f"next.{name.removeprefix('beam.')}"] for name in state if name.startswith("beam.")}
+        difference = np.abs(outputs["logits"] - reference).max() / max(1.0, np.abs(reference).max())
+        worst = max(worst, float(difference))
     if not worst <= TOLERANCE:
         raise CheckpointError(f"the exported graphs differ from torch by {worst:.1e}, more than {TOLERANCE:.0e}")
     return worst
+
+
+def run(session: Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every output of a graph, by its name."""
+    return dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs)))
 
 
 def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], int8: bool, licence: str) -> Manifest:

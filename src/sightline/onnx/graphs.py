@@ -46,19 +46,19 @@ class _Start(nn.Module):
 
     def forward(self, grid: Tensor, pooled: Tensor) -> tuple[Tensor, ...]:
         state = self.decoder.start(ImageFeatures(grid, pooled, self.height, self.width))
-        return (*state.photo.values(), *state.beam.values())
+        return (*state.encoder_cache.values(), *state.hypotheses.values())
 
 
 class _Step(nn.Module):
     def __init__(self, decoder: Decoder, example: DecoderState):
         super().__init__()
-        self.decoder, self.photo, self.beam = decoder, list(example.photo), list(example.beam)
+        self.decoder, self.photo, self.beam = decoder, list(example.encoder_cache), list(example.hypotheses)
 
     def forward(self, token: Tensor, values: list[Tensor]) -> tuple[Tensor, ...]:
         photo, beam = values[: len(self.photo)], values[len(self.photo) :]
         state = DecoderState(dict(zip(self.photo, photo)), dict(zip(self.beam, beam)))
         logits, state, extras = self.decoder.step(token, state)
-        return (logits, *(state.beam[name] for name in self.beam), *extras.values())
+        return (logits, *(state.hypotheses[name] for name in self.beam), *extras.values())
 
 
 @torch.no_grad()
@@ -82,11 +82,12 @@ def decoder_graphs(decoder: Decoder, features: ImageFeatures) -> dict[str, Any]:
     extras: dict[str, Tensor] = {}
     for _ in range(LENGTH):
         _, state, extras = decoder.step(token, state)
-    photo = {f"photo.{name}": value for name, value in state.photo.items()}
-    beam = {f"beam.{name}": value for name, value in state.beam.items()}
+    photo = {f"photo.{name}": value for name, value in state.encoder_cache.items()}
+    beam = {f"beam.{name}": value for name, value in state.hypotheses.items()}
     before, after = {}, {}
-    for name, value in state.beam.items():
-        growing = [place for place, size in enumerate(first.beam[name].shape) if place and size != value.shape[place]]
+    for name, value in state.hypotheses.items():
+        shapes = zip(first.hypotheses[name].shape, value.shape)
+        growing = [axis for axis, (one, other) in enumerate(shapes) if axis and one != other]
         before[f"beam.{name}"] = PER_ROW | dict.fromkeys(growing, "length")
         after[f"next.{name}"] = PER_ROW | dict.fromkeys(growing, "length + 1")
     whole = {"grid": features.grid, "pooled": features.pooled}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from sightline import __version__
 from sightline.errors import ConfigError, ImageError
 from sightline.serve import schemas
-from sightline.serve.batching import Batcher
+from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.docs import docs_page
 from sightline.serve.guard import Guard, SecurityHeaders
 from sightline.serve.http_errors import Refusal, as_json, json_response
@@ -31,9 +31,6 @@ from sightline.serve.slots import Places
 from sightline.serve.static import StaticFile
 from sightline.serve.uploads import ACCEPTED, Upload, limited, read_form, read_json
 
-if TYPE_CHECKING:
-    from sightline.serve.describing import Describer, Question
-
 OPENERS = 2  # threads that open photos
 HUNG_UP = 499  # never sent, only counted: the status nginx gave this case
 
@@ -43,9 +40,9 @@ Answer = TypeVar("Answer")
 class Service:
     """One model, its threads, the pool that feeds them, and who is in the house."""
 
-    def __init__(self, describer: Describer, settings: Settings, paths: frozenset[str]):
-        self.describer, self.settings = describer, settings
-        self.batcher = Batcher(describer, settings.batch)
+    def __init__(self, work: CaptionWork, settings: Settings, paths: frozenset[str]):
+        self.work, self.settings = work, settings
+        self.batcher = Batcher(work, settings.batch)
         self.places = Places(settings.queue, self.batcher)
         self.metrics = Metrics(paths, lambda: self.places.taken)
         self.batcher.note = self.metrics.computed
@@ -88,11 +85,11 @@ class Service:
 
     async def describe(self, upload: Upload, maps: bool) -> dict[str, Any]:
         try:
-            question = self.describer.question(upload.options, maps)
+            query = self.work.query(upload.options, maps)
         except ConfigError as error:
             raise Refusal(422, str(error)) from None
         answers = await together(
-            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, name, question)
+            self.describe_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, name, query)
             for number, (data, name) in enumerate(zip(upload.photos, upload.names), 1)
         )
         named = [
@@ -100,17 +97,15 @@ class Service:
             for answer, name in zip(answers, upload.names)
         ]  # fmt: skip
         if not maps:
-            return {"captions": [description.caption.as_dict() for description in named]}
-        from sightline.serve.describing import as_explanation
+            return {"captions": [explanation.caption.as_dict() for explanation in named]}
+        return {"explanations": [await self.in_pool(explanation.as_dict) for explanation in named]}
 
-        return {"explanations": [await self.in_pool(as_explanation, description) for description in named]}
-
-    async def describe_one(self, which: str, data: bytes, name: str, question: Question) -> Any:
+    async def describe_one(self, which: str, data: bytes, name: str, query: Query) -> Any:
         try:
-            photo = await self.in_pool(self.describer.prepare, data, question.maps, name)
+            photo = await self.in_pool(self.work.prepare, data, name)
         except ImageError as error:
             raise Refusal(422, f"{which}{error}") from None
-        return await asyncio.wrap_future(self.batcher.submit(photo, question))
+        return await asyncio.wrap_future(self.batcher.submit(photo, query))
 
     async def in_pool(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)
@@ -152,10 +147,10 @@ async def _left(request: Request) -> None:
         pass
 
 
-def create_app(describer: Describer, settings: Settings, name: str, page: PageModel | None = None) -> FastAPI:
+def create_app(work: CaptionWork, settings: Settings, name: str, page: PageModel | None = None) -> FastAPI:
     """The app around one model, called ``name`` to the outside; ``page`` is the model of the page in the browser."""
     paths = frozenset({"/", "/v1/caption", "/v1/explain", "/healthz", "/metrics", "/docs", "/openapi.json"})
-    service = Service(describer, settings, paths)
+    service = Service(work, settings, paths)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

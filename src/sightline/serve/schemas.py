@@ -85,9 +85,9 @@ class CaptionsOut(BaseModel):
 
 class ExplainedWordOut(WordOut):
     attention: list[list[float]] = Field(description="Where the model looked: rows of the grid, top to bottom.")
-    light: list[list[float]] = Field(description="The same, scaled to be drawn: smoothed, 1 is the brightest.")
+    heat_map: list[list[float]] = Field(description="The same, scaled to be drawn: smoothed, 1 is the brightest.")
     gate: float | None = Field(default=None, description="How much the photo, not the language, decided.")
-    alternatives: list[WordOut] = Field(description="Runners-up.")
+    alternatives: list[WordOut] = Field(description="The other top-k tokens.")
 
 
 class ExplanationOut(CaptionOut):
@@ -95,7 +95,7 @@ class ExplanationOut(CaptionOut):
     sentence: str = Field(description="The caption for a person to read.")
     certainty: str = Field(description="A few words on how far to rely on it.")
     method: str = Field(description="How the maps were found: attention or occlusion.")
-    seen: list[float] = Field(description="What the maps cover: left, top, right, bottom as shares of the photo.")
+    frame: list[float] = Field(description="What the maps cover: left, top, right, bottom as shares of the photo.")
 
 
 class ExplanationsOut(BaseModel):

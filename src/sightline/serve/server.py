@@ -19,13 +19,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sightline.errors import ConfigError
 from sightline.serve.app import create_app
+from sightline.serve.batching import CaptionWork
 from sightline.serve.guard import HEADERS
 from sightline.serve.http_errors import as_json
 from sightline.serve.settings import Settings
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
-    from sightline.serve.describing import Describer
     from sightline.serve.page_model import PageModel
 
 log = logging.getLogger(__name__)
@@ -104,12 +104,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: str, page: PageModel) -> None:
     """Answer until SIGTERM or Ctrl-C, then finish the requests that are in the house; a second Ctrl-C does not wait."""
-    from sightline.serve.describing import Describer
-
-    describer = Describer(captioner, settings.max_pixels)
-    warm_up(describer)
+    work = CaptionWork(captioner, settings.max_pixels)
+    warm_up(work)
     config = uvicorn.Config(
-        create_app(describer, settings, name, page),
+        create_app(work, settings, name, page),
         http=PatientProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,
@@ -122,11 +120,11 @@ def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: s
     log.info("stopped; everything that had arrived was answered")
 
 
-def warm_up(describer: Describer) -> None:
-    """Captions of nothing: a model that cannot caption is known now, and the first caller waits for no set-up."""
+def warm_up(work: CaptionWork) -> None:
+    """Caption a grey picture: a model that cannot caption is known now, and the first caller waits for no set-up."""
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
-    for maps in (False, True):
-        seen = describer.encode([describer.prepare(grey.getvalue(), maps)])
-        (answer,) = describer.tell(seen, describer.question({}, maps))
-        describer.attends &= answer.method == "attention"
+    for explain in (False, True):
+        encoded = work.encode([work.prepare(grey.getvalue())])
+        (answer,) = work.decode(encoded, work.query({}, explain))
+        work.has_attention &= answer.method == "attention"

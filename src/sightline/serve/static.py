@@ -106,9 +106,9 @@ def static_files(built: Path | None = BUILT, model: Path | None = None, note: st
 
 def fallback(note: str = "", waiting: bool = False) -> StaticFile:
     """The plain page, one file: it asks this server for captions and needs nothing else."""
-    from sightline.explain.maps import COLOUR, SCALE, SPREAD
+    from sightline.explain.heatmap import COLOUR, COLOUR_MAP, SPREAD
 
-    scale = base64.b64encode(SCALE.tobytes()).decode()
+    scale = base64.b64encode(COLOUR_MAP.tobytes()).decode()
     script = web("page.js").replace("$SCALE", scale).replace("$SPREAD", str(SPREAD)).replace("$COLOUR", str(COLOUR))
     told = {"note": escape(note), "waiting": " data-waiting" if waiting else ""}
     return page(Template(web("page.html")).substitute(told, style=web("base.css") + web("page.css"), script=script))

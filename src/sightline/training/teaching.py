@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from sightline.data import Example
 from sightline.data.loader import Batch, CachedPhotos
 from sightline.engine.captioner import Captioner
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.io.files import cache_folder, write_atomically
 from sightline.io.progress import track
@@ -44,12 +45,12 @@ def teacher_captions(teacher: Checkpoint, photos: CachedPhotos, count: int) -> l
     if kept.is_file():
         found: list[list[str]] = json.loads(kept.read_text(encoding="utf-8"))
         return found
-    captioner = Captioner([teacher])
-    beam = max(count, captioner.options.beam)
-    options = captioner.decoding(want_attention=False, candidates=count, beam=beam)
+    captioner = Captioner([TorchBackend(teacher)])
+    options = captioner.options(want_attention=False, candidates=count)
     numbers, captions = range(len(photos.cache.examples)), []
     for start in track(range(0, len(numbers), AT_ONCE), "the teacher's captions", -(-len(numbers) // AT_ONCE)):
-        for best in captioner.decode([photos.cache.features(numbers[start : start + AT_ONCE])], options):
+        features = [photos.cache.features(numbers[start : start + AT_ONCE])]
+        for best in captioner.finish(captioner.decode(features, options), features):
             captions.append([best.text, *(other.text for other in best.others)])
     write_atomically(kept, json.dumps(captions, ensure_ascii=False) + "\n")
     return captions

@@ -21,6 +21,7 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_s
 from sightline.data import Dataset, load_dataset
 from sightline.data.loader import Batch
 from sightline.engine.captioner import Captioner
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError, DataError, SightlineError
 from sightline.evaluation.metrics import score
 from sightline.io.files import counted, write_atomically
@@ -277,7 +278,7 @@ class Trainer:
     def _dev_captions(self, checkpoint: Checkpoint) -> list[str]:
         """What a model with this run's encoder says of the dev photos."""
         self.model.eval()
-        captioner = Captioner([checkpoint], self.accelerator.device)
+        captioner = Captioner([TorchBackend(checkpoint, self.accelerator.device)])
         count, rank, world = (
             len(self.parts.dev_examples),
             self.accelerator.process_index,
@@ -285,13 +286,14 @@ class Trainer:
         )
         mine = list(range(rank, count, world))
         captions: list[tuple[int, str]] = []
-        options = captioner.decoding(want_attention=False)
+        options = captioner.options(want_attention=False)
         for start in track(range(0, len(mine), 50), "captioning dev", -(-len(mine) // 50)):
             photos = mine[start : start + 50]
             features = self.model.features(
                 _to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device)
             )
-            captions += zip(photos, (caption.text for caption in captioner.decode([features], options)))
+            found = captioner.finish(captioner.decode([features], options), [features])
+            captions += zip(photos, (caption.text for caption in found))
         if world > 1:
             captions = gather_object(captions)
         return [text for _, text in sorted(captions)]

@@ -1,12 +1,12 @@
 "use strict";
-// The light over the photo, as sightline/explain/maps.py draws it: same smoothing, same colours.
+// The heat map over the photo, as sightline/explain/heatmap.py draws it: same smoothing, same colours.
 const data = JSON.parse(document.getElementById("data").textContent);
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const views = data.views.map(bytes); // each: all words' maps, row by row
 const scale = bytes(data.scale); // 256 x RGBA
 const places = data.height * data.width;
 const photo = document.getElementById("photo");
-const light = document.getElementById("light");
+const canvas = document.getElementById("heat-map");
 const words = [...document.querySelectorAll(".word")];
 const panels = [...document.querySelectorAll(".panel")]; // the hint first, then one for each word
 const layers = document.getElementById("layers");
@@ -27,7 +27,7 @@ let across, down;
 
 function prepare() { // once the photo is decoded
   const copy = document.createElement("canvas");
-  [copy.width, copy.height] = [light.width, light.height];
+  [copy.width, copy.height] = [canvas.width, canvas.height];
   const pen = copy.getContext("2d");
   pen.drawImage(photo, 0, 0, copy.width, copy.height);
   pixels = pen.getImageData(0, 0, copy.width, copy.height).data;
@@ -37,15 +37,15 @@ function prepare() { // once the photo is decoded
 
 function shine() {
   if (!pixels) prepare();
-  const map = mapOf(word, view), pen = light.getContext("2d");
-  const out = pen.createImageData(light.width, light.height), shown = out.data;
+  const map = mapOf(word, view), pen = canvas.getContext("2d");
+  const out = pen.createImageData(canvas.width, canvas.height), shown = out.data;
   const row = new Float64Array(data.width);
-  for (let y = 0, at = 0; y < light.height; y++) {
+  for (let y = 0, at = 0; y < canvas.height; y++) {
     for (let x = 0; x < data.width; x++) {
       row[x] = 0;
       for (let place = 0; place < data.height; place++) row[x] += down[y][place] * map[place * data.width + x];
     }
-    for (let x = 0; x < light.width; x++, at += 4) {
+    for (let x = 0; x < canvas.width; x++, at += 4) {
       let value = 0;
       for (let place = 0; place < data.width; place++) value += across[x][place] * row[place];
       const level = Math.min(255, Math.round((value * data.highest)));
@@ -84,11 +84,11 @@ function show(index) {
   words.forEach((button, at) => button.setAttribute("aria-pressed", String(at === index)));
   panels.forEach((panel, at) => (panel.hidden = at !== index + 1));
   const visible = index >= 0 && views.length > 0;
-  light.hidden = !visible;
+  canvas.hidden = !visible;
   if (layers) layers.hidden = !visible;
   thumbnails();
   if (!visible) return;
-  light.setAttribute("aria-label", `Where the model looked for “${words[index].textContent}”`);
+  canvas.setAttribute("aria-label", `Where the model attends for “${words[index].textContent}”`);
   photo.decode().then(shine, shine);
 }
 

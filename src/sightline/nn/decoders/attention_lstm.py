@@ -92,18 +92,18 @@ class AttentionLSTM(Decoder):
     def _attend_and_advance(
         self, word_gates: Tensor, state: DecoderState, expected: Tensor | None
     ) -> tuple[DecoderState, dict[str, Tensor]]:
-        hidden, cell = state.beam["hidden"], state.beam["cell"]
+        hidden, cell = state.hypotheses["hidden"], state.hypotheses["cell"]
         context, seen = self._look(hidden, state, expected)
         gates = word_gates + self.from_state(torch.cat([context, hidden], dim=1))
         into, forget, new, out = gates.chunk(4, dim=1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(into) * torch.tanh(new)
         hidden = torch.sigmoid(out) * torch.tanh(cell)
         seen |= {"hidden": hidden, "context": context}
-        return DecoderState(state.photo, {"hidden": hidden, "cell": cell}), seen
+        return DecoderState(state.encoder_cache, {"hidden": hidden, "cell": cell}), seen
 
     def _look(self, hidden: Tensor, state: DecoderState, expected: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The context z_t of each row (R, D), with attention (R, N) and what the mode adds."""
-        annotations, places = state.photo["annotations"], state.photo["places"]
+        annotations, places = state.encoder_cache["annotations"], state.encoder_cache["places"]
         photos, count, _ = annotations.shape
         query = 2 * self.query(hidden).view(photos, -1, 1, places.shape[-1])  # (B, K, 1, A)
         # tanh(x) is 2 sigmoid(2x) - 1: on a CPU a third of the time; v' (-1) is the same everywhere, softmax drops it

@@ -46,6 +46,6 @@ class LSTM(Decoder):
         return DecoderState({}, {"hidden": hidden[0], "cell": cell[0]})
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
-        before = (state.beam["hidden"][None], state.beam["cell"][None])
+        before = (state.hypotheses["hidden"][None], state.hypotheses["cell"][None])
         output, (hidden, cell) = self.cell(self.embedding(token)[:, None], before)
         return self.output(output[:, 0]), DecoderState({}, {"hidden": hidden[0], "cell": cell[0]}), {}

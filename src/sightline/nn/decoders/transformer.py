@@ -83,18 +83,21 @@ class Transformer(Decoder):
         return DecoderState(photo, {"past": past})
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
-        past = state.beam["past"]  # (R, blocks, 2, heads, t, d)
+        past = state.hypotheses["past"]  # (R, blocks, 2, heads, t, d)
         x = self.embedding(token)[:, None] + self.positions[past.shape[4]]
         pasts, weights = [], []
         for index, block in enumerate(self._typed_blocks()):
-            keys, values = state.photo[f"keys_{index}"], state.photo[f"values_{index}"]
+            keys, values = state.encoder_cache[f"keys_{index}"], state.encoder_cache[f"values_{index}"]
             x, longer, looked = block.step(x, past[:, index], keys, values)
             pasts.append(longer)
-            brought = looked.view(keys.shape[0], -1, *looked.shape[1:]) * state.photo[f"strengths_{index}"][:, None]
+            brought = (
+                looked.view(keys.shape[0], -1, *looked.shape[1:]) * state.encoder_cache[f"strengths_{index}"][:, None]
+            )
             weights.append(brought.view_as(looked))
         by_head = torch.stack(weights, 1)  # (R, blocks, heads, N (+ 1))
         by_head = by_head / by_head.mean((1, 2)).sum(-1)[:, None, None, None]  # shares of all that was brought
         if self.pooled:
             by_head = by_head[..., :-1]  # where on the grid; the whole-photo token has no place
         extras = {"attention": by_head.mean((1, 2)), "attention_by_head": by_head}
-        return self.output(self.norm(x[:, 0])), DecoderState(state.photo, {"past": torch.stack(pasts, 1)}), extras
+        state = DecoderState(state.encoder_cache, {"past": torch.stack(pasts, 1)})
+        return self.output(self.norm(x[:, 0])), state, extras

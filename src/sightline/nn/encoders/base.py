@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +12,6 @@ from sightline.errors import ConfigError
 from sightline.io.images import Preprocess
 from sightline.types import ImageFeatures
 
-AT_ONCE = 4  # photos captioned together on a CPU: 16 fall out of its caches and take a quarter longer each
 Norms = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -45,15 +43,6 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor) -> ImageFeatures:
         maps, pooled = self.maps(images.contiguous(memory_format=torch.channels_last))  # twice as fast on a CPU
         return ImageFeatures(maps.flatten(2).transpose(1, 2), pooled, maps.shape[2], maps.shape[3])
-
-    @torch.inference_mode()
-    def encode(self, pixels: np.ndarray) -> ImageFeatures:
-        """As ``forward``, of an array, wherever the network lies: what captioning asks of any encoder."""
-        device = next(self.parameters(), torch.empty(0)).device
-        parts = torch.from_numpy(pixels).to(device).split(AT_ONCE if device.type == "cpu" else len(pixels))
-        seen = [self(part) for part in parts]
-        grid, pooled = torch.cat([one.grid for one in seen]), torch.cat([one.pooled for one in seen])
-        return ImageFeatures(grid, pooled, seen[0].height, seen[0].width)
 
     def measure(self, shape: tuple[int, int, int] | None = None) -> None:
         """The grid's depth, height and width: as given, or found by looking at one empty picture."""

@@ -169,11 +169,11 @@ function show(index) {
   runners.className = "ranking";
   runners.append(...word.alternatives.slice(0, 5).map((other) => row(readable(other.text), other.probability)));
   $("chosen").replaceChildren(make("h2", "", word.text), make("p", "facts", facts), make("h3", "", "Runners-up"), runners);
-  if (!word.light || photo.hidden) return;
+  if (!word.heat_map || photo.hidden) return;
   const where = told.method === "attention" ? "where the model looked for" : "the part of the photo that led to";
   light.setAttribute("aria-label", `Bright is ${where} “${word.text}”.`);
   $("legend").textContent = `Bright is ${where} “${word.text}”.`;
-  photo.decode().then(() => { if (chosen === index) { shine(word.light); light.hidden = false; requestAnimationFrame(() => light.classList.add("lit")); } }, () => {});
+  photo.decode().then(() => { if (chosen === index) { shine(word.heat_map); light.hidden = false; requestAnimationFrame(() => light.classList.add("lit")); } }, () => {});
 }
 
 function prepare() { // once for each photo: its pixels, and which of them the model saw
@@ -198,7 +198,7 @@ function weights(count, start, end, length) { // how much each place of the grid
 
 function shine(map) {
   if (!pixels) prepare();
-  const { width, height } = light, [left, top, right, bottom] = told.seen;
+  const { width, height } = light, [left, top, right, bottom] = told.frame;
   const across = weights(map[0].length, left, right, width), down = weights(map.length, top, bottom, height);
   const pen = light.getContext("2d"), out = pen.createImageData(width, height), shown = out.data;
   for (let y = 0, at = 0; y < height; y++) {

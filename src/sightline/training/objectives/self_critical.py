@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sightline.data.loader import Batch
 from sightline.decoding import DecodingOptions, decode, sample
+from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import ConfigError
 from sightline.evaluation.metrics.cider import CiderReward
 from sightline.evaluation.metrics.ptb import tokenize
@@ -63,13 +64,13 @@ class SelfCritical(Objective):
         options = DecodingOptions(
             sample=True, temperature=self.temperature, max_length=self.max_length, allow_unknown=True
         )
-        return sample(decoder, features, count=self.samples, options=options)
+        return sample(TorchDecoder(decoder), features, count=self.samples, options=options)
 
     def _baseline(self, decoder: Any, features: Any, batch: Batch, rewards: Tensor) -> Tensor:
         if self.baseline == "mean":
             return (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
         options = DecodingOptions(beam=1, max_length=self.max_length, allow_unknown=True)
-        best = [found[0] for found in decode(decoder, features, options)]
+        best = [found[0] for found in decode(TorchDecoder(decoder), features, options)]
         texts = [[*self._words(caption.tokens), *([END] if caption.finished else [])] for caption in best]
         return torch.as_tensor(self.reward.score(batch.indices, texts), dtype=rewards.dtype)[:, None]
 
