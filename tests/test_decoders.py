@@ -178,8 +178,8 @@ def test_kept_photos_go_on_as_if_the_others_had_never_been(decoder: Decoder) -> 
     full = torch.cat([tokens[[0, 1, 4, 5]], following[:, None]], 1)
     alone = ImageFeatures(features.grid[[0, 2]], features.pooled[[0, 2]], 2, 2)
     assert close(logits, decoder(alone, full).logits[:, -1])
-    assert {len(value) for value in after.beam.values()} == {4}
-    assert {len(value) for value in after.photo.values()} <= {2}
+    assert {len(value) for value in after.hypotheses.values()} == {4}
+    assert {len(value) for value in after.encoder_cache.values()} <= {2}
 
 
 @torch.no_grad()
