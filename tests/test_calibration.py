@@ -13,6 +13,7 @@ import pytest
 from made_up import a_dog
 
 import sightline
+from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation import calibration
 from sightline.evaluation.calibration import (
@@ -25,7 +26,6 @@ from sightline.evaluation.calibration import (
     reliability,
     used,
 )
-from sightline.nn.checkpoint import load_checkpoint
 from sightline.types import Caption, Word
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_calibrating_a_folder(
     assert (code, err) == (0, "")
     assert "content words" in out
     assert out.rstrip().endswith(f"written to {folder / 'confidence.json'}")
-    confidence = load_checkpoint(folder).confidence
+    confidence = load(folder).confidence
     assert confidence is not None
     assert confidence.record["dev_photos"] == 24
     assert confidence.record["train_photos"] == 24

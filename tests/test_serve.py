@@ -24,6 +24,7 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
 from sightline.errors import ConfigError
+from sightline.explain import Explanation
 from sightline.serve.app import create_app
 from sightline.serve.settings import Settings, make_settings
 from sightline.serve.static import fallback, static_files
@@ -100,35 +101,30 @@ def test_a_built_page_takes_the_place_of_the_plain_one(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class Question:
-    maps: bool
-
-
-@dataclass(frozen=True)
-class Described:
-    caption: Caption
+class Query:
+    explain: bool
 
 
 class StandIn:
-    """In place of a model: says how many bytes each photo has, when its gate is open."""
+    """In place of a model: captions are the number of bytes of each photo, once its gate is open."""
 
-    threads, at_once = 1, 4
+    threads, batch_size = 1, 4
 
     def __init__(self) -> None:
         self.gate = threading.Event()
 
-    def question(self, given: dict[str, Any], maps: bool) -> Question:
-        return Question(maps)
+    def query(self, given: dict[str, Any], explain: bool) -> Query:
+        return Query(explain)
 
-    def prepare(self, data: bytes, maps: bool, name: str = "") -> int:
+    def prepare(self, data: bytes, name: str = "") -> int:
         return len(data)
 
     def encode(self, photos: Sequence[int]) -> Sequence[int]:
         assert self.gate.wait(PATIENCE)
         return photos
 
-    def tell(self, seen: Sequence[int], question: Question) -> list[Described]:
-        return [Described(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0)) for size in seen]
+    def decode(self, sizes: Sequence[int], query: Query) -> list[Explanation]:
+        return [Explanation(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0), "attention") for size in sizes]
 
 
 class Caller:

@@ -8,17 +8,17 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from sightline.errors import CheckpointError
 from sightline.io.files import printable
 
+if TYPE_CHECKING:
+    import numpy as np
+
 LARGEST_JSON = 64 * 2**20
-TYPES = {  # safetensors' names of what our models are made of
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
-    "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+TYPES = {  # safetensors' names of the element types in our models, and numpy's
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 
 
@@ -56,8 +56,9 @@ class TensorSlice:
 
     def array(self, data: bytes) -> np.ndarray:
         """The tensor in the file's bytes, not copied."""
-        kind = np.dtype(TYPES[self.kind]).newbyteorder("<")
-        return np.frombuffer(data, kind, math.prod(self.shape), self.offset).reshape(self.shape)
+        import numpy as np  # hub names are resolved without it
+
+        return np.frombuffer(data, TYPES[self.kind], math.prod(self.shape), self.offset).reshape(self.shape)
 
 
 def tensor_slices(path: Path) -> dict[str, TensorSlice]:
@@ -80,11 +81,11 @@ def tensor_slices(path: Path) -> dict[str, TensorSlice]:
         raise CheckpointError(f"{printable(path)} cannot be read: {error}; copy the file again") from None
 
 
-def _check_slice(place: TensorSlice, size: int) -> None:
-    if any(type(side) is not int or side < 0 for side in place.shape):
-        raise ValueError(f"a shape is {list(place.shape)}")
-    width = np.dtype(TYPES[place.kind]).itemsize if place.kind in TYPES else None  # others can be counted, not read
-    if place.offset < 8 or place.length < 0 or place.offset + place.length > size:
+def _check_slice(found: TensorSlice, size: int) -> None:
+    if any(type(side) is not int or side < 0 for side in found.shape):
+        raise ValueError(f"a shape is {list(found.shape)}")
+    width = int(TYPES[found.kind][-1].replace("?", "1")) if found.kind in TYPES else None  # others: counted, not read
+    if found.offset < 8 or found.length < 0 or found.offset + found.length > size:
         raise ValueError("a tensor lies outside of the file")
-    if width and place.length != width * math.prod(place.shape):
+    if width and found.length != width * math.prod(found.shape):
         raise ValueError("a tensor has another size than its shape")
