@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 LARGEST_JSON = 64 * 2**20
 TYPES = {  # safetensors' names of the element types in our models, and numpy's
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
+    "I8": "i1", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 
 
