@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sightline.evaluation.metrics.meteor_align import (
+from sightline.evaluation.metrics.meteor import (
     EXACT,
     PARAPHRASE,
     STEM,
@@ -18,7 +18,7 @@ from sightline.evaluation.metrics.meteor_align import (
     count_chunks,
     find_matches,
 )
-from sightline.evaluation.metrics.meteor_stem import stem
+from sightline.evaluation.metrics.meteor_words import stem
 
 SYNSETS = {"boy": {1}, "lad": {1, 2}, "girl": {3}}
 

@@ -10,8 +10,7 @@ import pytest
 
 from sightline.errors import DataError
 from sightline.evaluation.metrics import meteor_data
-from sightline.evaluation.metrics.meteor import Meteor
-from sightline.evaluation.metrics.meteor_align import EXACT, PARAPHRASE, align
+from sightline.evaluation.metrics.meteor import EXACT, PARAPHRASE, Meteor, align
 from sightline.evaluation.metrics.meteor_build import Source
 from sightline.evaluation.metrics.meteor_data import MeteorData, load
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.evaluation.metrics.meteor_normalize import normalize
-from sightline.evaluation.metrics.meteor_stem import stem
-from sightline.evaluation.metrics.meteor_table import Table, ngram_keys, phrase_key, word_key
+from sightline.evaluation.metrics.meteor_build import Table, ngram_keys, phrase_key, word_key
+from sightline.evaluation.metrics.meteor_words import normalize, stem
 
 PREFIXES = {"Mr": False, "vs": False, "pp": True}
 

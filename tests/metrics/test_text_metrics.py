@@ -15,8 +15,7 @@ from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import METRICS, prepare, score
 from sightline.evaluation.metrics.bleu import Bleu
 from sightline.evaluation.metrics.cider import Cider, CiderReward
-from sightline.evaluation.metrics.diversity import diversity
-from sightline.evaluation.metrics.metric import Metric
+from sightline.evaluation.metrics.metric import Metric, diversity
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
 from sightline.evaluation.metrics.rouge import Rouge
 

@@ -20,7 +20,7 @@ from sightline.engine.backend import PreparedImage, as_array
 from sightline.engine.captioner import Captioner
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
 from sightline.errors import ConfigError, DataError, ImageError
-from sightline.evaluation.metrics.meteor_stem import stem
+from sightline.evaluation.metrics.meteor_words import stem
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
 from sightline.io.progress import track
 from sightline.types import Caption

@@ -22,8 +22,7 @@ from sightline.engine.captioner import Captioner, load
 from sightline.errors import DataError
 from sightline.evaluation.metrics import METRICS, build, prepare
 from sightline.evaluation.metrics.bootstrap import interval
-from sightline.evaluation.metrics.diversity import diversity
-from sightline.evaluation.metrics.metric import Metric
+from sightline.evaluation.metrics.metric import Metric, diversity
 from sightline.io.files import FileSlice, printable, write_atomically
 from sightline.io.progress import track
 from sightline.types import Failure

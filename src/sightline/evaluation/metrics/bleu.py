@@ -11,8 +11,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from sightline.evaluation.metrics.metric import check_pairs
-from sightline.evaluation.metrics.ngrams import LONGEST, count_ngrams, split_blanks
+from sightline.evaluation.metrics.metric import LONGEST, check_pairs, count_ngrams, split_blanks
 
 # The COCO tools add these so that nothing divides by zero; without them the scores would differ in the tenth digit.
 _SMALL, _TINY = 1e-9, 1e-15

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sightline.errors import DataError
-from sightline.evaluation.metrics.metric import check_pairs
-from sightline.evaluation.metrics.ngrams import LONGEST, count_ngrams, split_blanks
+from sightline.evaluation.metrics.metric import LONGEST, check_pairs, count_ngrams, split_blanks
 
 _SIGMA = 6.0  # how fast a difference in length is punished
 _ORDERS = range(1, LONGEST + 1)
@@ -42,9 +41,9 @@ class Cider:
 
 
 class _Vector(NamedTuple):
-    """A text as CIDEr sees it: for each order its n-grams' weights and their norm."""
+    """A text as CIDEr compares it: for each order its n-grams' weights and their norm."""
 
-    weights: list[dict[int, float]]  # n-gram number to tf-idf
+    weights: list[dict[int, float]]  # n-gram index to tf-idf
     norms: list[float]
     length: int
 
@@ -57,12 +56,12 @@ class CiderReward:
 
     def __init__(self, references_by_image: Sequence[Sequence[Sequence[Hashable]]]) -> None:
         check_pairs(references_by_image, references_by_image)
-        self._unseen = math.log(len(references_by_image))  # inverse document frequency of an n-gram in no reference
+        self._default_idf = math.log(len(references_by_image))  # of an n-gram that is in no reference
         frequencies: Counter[tuple[Hashable, ...]] = Counter()
         for texts in references_by_image:
             frequencies.update({ngram for text in texts for order in _ORDERS for ngram in count_ngrams(text, order)})
-        self._numbers = {ngram: number for number, ngram in enumerate(frequencies)}
-        self._rarity = [self._unseen - math.log(images) for images in frequencies.values()]
+        self._indices = {ngram: index for index, ngram in enumerate(frequencies)}
+        self._idf = [self._default_idf - math.log(images) for images in frequencies.values()]
         self._references = [[self._vector(text) for text in texts] for texts in references_by_image]
 
     def score(self, image_indices: Sequence[int], captions: Sequence[Sequence[Hashable]]) -> np.ndarray:
@@ -77,11 +76,11 @@ class CiderReward:
             known: dict[int, float] = {}
             square = 0.0
             for ngram, count in count_ngrams(tokens, order).items():
-                number = self._numbers.get(ngram)
-                weight = count * (self._unseen if number is None else self._rarity[number])
+                index = self._indices.get(ngram)
+                weight = count * (self._default_idf if index is None else self._idf[index])
                 square += weight * weight
-                if number is not None:
-                    known[number] = weight
+                if index is not None:
+                    known[index] = weight
             weights.append(known)
             norms.append(math.sqrt(square))
         # The COCO tools measure a text by its pairs of words; only a lone word or none makes a difference.
@@ -92,17 +91,17 @@ class CiderReward:
         total = 0.0
         for reference in references:
             similarity = 0.0
-            for mine, norm, theirs, other_norm in zip(
+            for weights, norm, reference_weights, reference_norm in zip(
                 caption.weights, caption.norms, reference.weights, reference.norms
             ):
-                if norm == 0 or other_norm == 0:
+                if norm == 0 or reference_norm == 0:
                     continue
                 product = 0.0
-                for number, weight in mine.items():
-                    other = theirs.get(number)
+                for index, weight in weights.items():
+                    other = reference_weights.get(index)
                     if other is not None:
                         product += min(weight, other) * other  # clipped: repeating a word earns nothing
-                similarity += product / (norm * other_norm)
+                similarity += product / (norm * reference_norm)
             difference = caption.length - reference.length
             total += similarity * math.exp(-(difference**2) / (2 * _SIGMA**2))
         return 10 * total / (LONGEST * len(references))

@@ -15,11 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from sightline.errors import DataError
-from sightline.evaluation.metrics.meteor_align import Sentence, Word
-from sightline.evaluation.metrics.meteor_build import Source, build, find_source
-from sightline.evaluation.metrics.meteor_normalize import normalize
-from sightline.evaluation.metrics.meteor_stem import stem
-from sightline.evaluation.metrics.meteor_table import Table, ngram_keys, word_key
+from sightline.evaluation.metrics.meteor_build import Source, Table, build, find_source, ngram_keys, word_key
+from sightline.evaluation.metrics.meteor_words import Sentence, Word, normalize, stem
 from sightline.io.files import cache_folder
 
 LONGEST_PHRASE = 7  # words in the longest phrase of the paraphrase table
@@ -76,17 +73,16 @@ class MeteorData:
         keys = np.array([word_key(word) for text in texts for word in text], np.uint64)
         lengths = np.array([len(text) for text in texts], np.int64)
         ends = np.repeat(np.cumsum(lengths), lengths)  # for each word: where its sentence ends
-        rows = np.full(
-            (len(keys), LONGEST_PHRASE), -1
-        )  # row of the phrase of length 1, 2, ... that starts at each word
+        # Row of the phrase of length 1, 2, ... that starts at each word.
+        rows = np.full((len(keys), LONGEST_PHRASE), -1)
         for length, grams in enumerate(ngram_keys(keys, LONGEST_PHRASE)):
             rows[: len(grams), length] = self.paraphrases.find(grams)
         rows[np.arange(len(keys))[:, None] + np.arange(LONGEST_PHRASE) >= ends[:, None]] = -1
         owners = np.repeat(np.arange(len(texts)), lengths).tolist()
         begins = (np.cumsum(lengths) - lengths).tolist()
-        for place, length in np.argwhere(rows >= 0).tolist():
-            owner, row = owners[place], int(rows[place, length])
-            sentences[owner].add_phrase(row, place - begins[owner], length + 1, self._paraphrases(row))
+        for position, length in np.argwhere(rows >= 0).tolist():
+            owner, row = owners[position], int(rows[position, length])
+            sentences[owner].add_phrase(row, position - begins[owner], length + 1, self._paraphrases(row))
 
     def _paraphrases(self, row: int) -> dict[int, int]:
         """The paraphrases of a phrase, each with its rank in the table."""

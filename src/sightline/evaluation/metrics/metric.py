@@ -1,13 +1,29 @@
-"""What a metric is: numbers per image that sum up to a score, so that resampling images costs nothing."""
+"""What all metrics share: the protocol of a metric, n-gram counts, and how varied captions are.
+
+A metric gives numbers per image that sum up to a score, so that resampling images costs nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from sightline.errors import DataError
+
+LONGEST = 4
+
+
+def count_ngrams(tokens: Sequence[Hashable], length: int) -> Counter[tuple[Hashable, ...]]:
+    """How often each run of `length` tokens occurs."""
+    return Counter(zip(*(tokens[start:] for start in range(length))))
+
+
+def split_blanks(tokens: Sequence[str]) -> list[str]:
+    """The tokens as the COCO tools' BLEU and CIDEr see them: "1 1/2", one token with a hard space, counts as two."""
+    return " ".join(tokens).split()
 
 
 class Metric(Protocol):
@@ -42,3 +58,32 @@ def check_pairs(captions: Sequence[object], references: Sequence[Sequence[object
     for image, texts in enumerate(references):
         if not texts:
             raise DataError(f"image {image} has no reference captions: leave it out or add one")
+
+
+def diversity(
+    captions: Sequence[Sequence[str]], training: Iterable[Sequence[str]] | None = None
+) -> dict[str, float | str]:
+    """Distinct words and word pairs, vocabulary, length, the most repeated caption; what is novel if given `training`.
+
+    `distinct_1` and `distinct_2` are the share of words and of word pairs that are different ones.
+    """
+    if not captions:
+        raise DataError("no captions to measure: give at least one")
+    words: Counter = Counter()
+    pairs: Counter = Counter()
+    for caption in captions:
+        words.update(count_ngrams(caption, 1))
+        pairs.update(count_ngrams(caption, 2))
+    repeated, times = Counter(tuple(caption) for caption in captions).most_common(1)[0]
+    report: dict[str, float | str] = {
+        "distinct_1": len(words) / max(1, words.total()),
+        "distinct_2": len(pairs) / max(1, pairs.total()),
+        "vocabulary": len(words),
+        "mean_length": words.total() / len(captions),
+        "most_repeated": " ".join(repeated),
+        "most_repeated_count": times,
+    }
+    if training is not None:
+        known = {tuple(caption) for caption in training}
+        report["novel"] = sum(tuple(caption) not in known for caption in captions) / len(captions)
+    return report

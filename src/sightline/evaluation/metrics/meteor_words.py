@@ -1,12 +1,101 @@
-"""The English stemmer METEOR 1.5 ships: Porter2 (Snowball "english", as it stood before 2018).
+"""The words METEOR 1.5 compares: its own tokeniser for English (the option `-norm`) and the stemmer it ships.
 
-Steps and regions are those of https://snowballstem.org/algorithms/english/stemmer.html. Later Snowball releases
-changed a few words, so a current stemming package would not give METEOR's matches.
+The tokeniser takes the COCO tools' PTB tokens and splits what PTB keeps together: `t-shirt` becomes `t shirt`,
+`n't` becomes `n 't`, `u.s.` becomes `us`. The stemmer is Porter2 (Snowball "english", as it stood before 2018), with
+the steps and regions of https://snowballstem.org/algorithms/english/stemmer.html. Later Snowball releases changed a few
+words, so a current stemming package would not give METEOR's matches.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """A word and what the first three matchers compare."""
+
+    text: str
+    stem: str
+    synsets: frozenset[int] = frozenset()
+    function: bool = False
+
+
+class Sentence:
+    """A caption's words, and those of its phrases for which paraphrases are known."""
+
+    def __init__(self, words: list[Word]) -> None:
+        self.words = words
+        self.occurrences: dict[int, list[tuple[int, int]]] = {}  # phrase: (start, length) of each occurrence
+        self.phrases: list[tuple[int, int, dict[int, int]]] = []  # start, length, {paraphrase: rank}
+
+    def add_phrase(self, phrase: int, start: int, length: int, paraphrases: dict[int, int]) -> None:
+        """Note that `phrase` occurs; call by rising start, and by rising length within one start."""
+        self.occurrences.setdefault(phrase, []).append((start, length))
+        if paraphrases:
+            self.phrases.append((start, length, paraphrases))
+
+
+ALPHA = "A-Za-zŠŽšžŸÀ-ÖØ-öø-žЀ-ӿԀ-ԧꙀ-ꙮ꙾-ꚗᴀ-ᵿ"
+ALNUM = "0-9" + ALPHA
+SPACE = " \\t\\n\\x0b\\f\\r"
+PLAIN = re.compile("[0-9a-z ]*")  # nothing in such a line can change
+CONTROL = "".join(map(chr, range(33)))
+DOT_RUN = "\ue000"  # stands for each dot of an ellipsis, so that the rule about final dots leaves it alone
+
+RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (f"([^{ALNUM}{SPACE}.'`,\\-‘’])", r" \1 "),
+    (r"\.{2,}", lambda run: f" {DOT_RUN * len(run[0])} "),
+    (r"([^0-9]),([^0-9])", r"\1 , \2"),
+    (r"([0-9]),([^0-9])", r"\1 , \2"),
+    (r"([^0-9]),([0-9])", r"\1 , \2"),
+    ("[`‘’]", "'"),
+    ("[“”]|''", ' " '),
+    ("–", "-"),
+    ("--", "-"),
+    (f"([{ALNUM}.])-([{ALNUM}])", r"\1 \2"),
+    (f"([^{ALPHA}])'([^{ALPHA}])", r"\1 ' \2"),
+    (f"([^{ALPHA}0-9])'([{ALPHA}])", r"\1 ' \2"),
+    (f"([{ALPHA}])'([^{ALPHA}])", r"\1 ' \2"),
+    (f"([{ALPHA}])'([{ALPHA}])", r"\1 '\2"),
+    ("([0-9])'(s)", r"\1 '\2"),
+]
+REWRITES = [(re.compile(pattern), replacement) for pattern, replacement in RULES]
+WORD = re.compile("[^ \t\n\r\f]+")
+WIDE_SPACE = re.compile("[\u2000-\u200a\u202f\u205f\u3000\u00a0]")
+LETTER = re.compile(f"[{ALPHA}]")
+
+
+def normalize(text: str, prefixes: Mapping[str, bool]) -> list[str]:
+    """The words METEOR compares. `prefixes` are abbreviations whose dot stays; True: only before a number."""
+    if PLAIN.fullmatch(text):
+        return text.split()
+    text = f" {text.strip(CONTROL)} "
+    for pattern, replacement in REWRITES:
+        text = pattern.sub(replacement, text)
+    words = WORD.findall(text)
+    following = [*words[1:], ""]
+    text = " ".join(_final_dot(word, after, prefixes) for word, after in zip(words, following))
+    text = WIDE_SPACE.sub(" ", text.replace(DOT_RUN, ".")).strip(CONTROL)
+    return WORD.findall(text.lower())
+
+
+def _final_dot(word: str, following: str, prefixes: Mapping[str, bool]) -> str:
+    """Keep, drop or split off the dot that ends a word."""
+    if len(word) < 2 or not word.endswith("."):
+        return word
+    body = word[:-1]
+    if "." in body and LETTER.search(body):
+        return word.replace(".", "")
+    number_only = prefixes.get(body)
+    if number_only is False or "a" <= following[:1] <= "z":
+        return word
+    if number_only and "0" <= following[:1] <= "9":
+        return word
+    return f"{body} ."
+
 
 VOWELS = frozenset("aeiouy")
 DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
@@ -95,9 +184,9 @@ def stem(word: str) -> str:
 def _mark_consonant_y(word: str) -> str:
     """Write Y for a y that acts as a consonant: at the start, or after a vowel."""
     letters = list(word)
-    for place, letter in enumerate(letters):
-        if letter == "y" and (place == 0 or letters[place - 1] in VOWELS):
-            letters[place] = "Y"
+    for index, letter in enumerate(letters):
+        if letter == "y" and (index == 0 or letters[index - 1] in VOWELS):
+            letters[index] = "Y"
     return "".join(letters)
 
 
@@ -109,9 +198,9 @@ def _regions(word: str) -> tuple[int, int]:
 
 
 def _after_vowel_consonant(word: str, start: int) -> int:
-    for place in range(start + 1, len(word)):
-        if word[place] not in VOWELS and word[place - 1] in VOWELS:
-            return place + 1
+    for index in range(start + 1, len(word)):
+        if word[index] not in VOWELS and word[index - 1] in VOWELS:
+            return index + 1
     return len(word)
 
 
