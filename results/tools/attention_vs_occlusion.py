@@ -4,7 +4,7 @@
 
 For words that name things to be seen (dog, ball, snow, ...) in the captions of some dev photos: the photo is hidden
 patch by patch, and the quarter of it where hiding makes the word least likely is where the word comes from. Counted is
-how often the brightest place of the model's attention for that word lies there, and how much of the attention does.
+how often the peak of the model's attention for that word lies there, and how much of the attention does.
 Chance is a quarter for a look that knows nothing; as photographers put things in the middle, the same attention is also
 held against the maps of other photos. Writes results/attention_vs_occlusion.json, one entry for each NAME, and brings
 RESULTS.md up to date. A photo costs fifty looks of the encoder.
@@ -50,7 +50,7 @@ class Look:
     source: np.ndarray  # 1 where the word comes from, shares where places tie, 0 elsewhere
 
     def against(self, source: np.ndarray) -> tuple[float, float]:
-        """Whether the brightest place lies in ``source``, and how much of the attention does."""
+        """Whether the peak lies in ``source``, and how much of the attention does."""
         brightest = self.attention == self.attention.max()
         return float(source[brightest].mean()), float((self.attention * source).sum())
 
@@ -122,7 +122,7 @@ def _elsewhere(looks: Sequence[Look], photo: int) -> np.ndarray:
 
 
 def _numbers(own: np.ndarray, others: np.ndarray) -> dict[str, float]:
-    names = ("brightest place", "attention")
+    names = ("peak", "attention")
     values = dict(zip(names, 100 * own.mean(0)))
     values |= dict(zip((f"{name}, other photos" for name in names), 100 * others.mean(0)))
     return {name: round(float(value), 1) for name, value in values.items()}
@@ -137,7 +137,7 @@ def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float
         chosen = np.concatenate([rows[place] for place in generator.integers(len(rows), size=len(rows))])
         draws.append(100 * gains[chosen].mean(0))
     bounds = np.percentile(draws, (2.5, 97.5), axis=0).T  # (2, 2)
-    names = ("brightest place, gain", "attention, gain")
+    names = ("peak, gain", "attention, gain")
     return {name: [round(float(bound), 1) for bound in own] for name, own in zip(names, bounds)}
 
 
@@ -168,8 +168,8 @@ def main(arguments: Sequence[str]) -> None:
         write(given.results / "attention_vs_occlusion.json", {name: found})
         numbers = found["all words"]
         print(
-            f"{name}: brightest place {numbers['brightest place']} % (other photos' maps "
-            f"{numbers['brightest place, other photos']} %, chance {100 * SHARE:.0f} %)"
+            f"{name}: peak {numbers['peak']} % (other photos' maps "
+            f"{numbers['peak, other photos']} %, chance {100 * SHARE:.0f} %)"
         )
     if given.results.resolve() == RESULTS:
         write_pages()

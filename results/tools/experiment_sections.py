@@ -1,4 +1,4 @@
-"""The blocks of RESULTS.md that show an experiment rather than a row, each from its own JSON file."""
+"""The generated blocks that show an experiment rather than a system, each from its own JSON file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attention(values: dict[str, Any]) -> str:
     parts = []
     for entry in values["photos"]:
         said = "; ".join(f"{name}: “{escape(text)}”" for name, text in entry.get("captions", {}).items())
-        described = said.replace("\\", "") or f"the photo {entry['photo']} and where each model looked for each word"
+        described = said.replace("\\", "") or f"the photo {entry['photo']} and each model's attention for each word"
         parts.append(f"`{entry['photo']}`\n\n![{described}](results/attention/{entry['picture']})")
     weights = ", ".join(f"{name} {own}" for name, own in values["models"].items())
     return "\n\n".join([*parts, f"Weights: {weights}."])
@@ -43,26 +43,22 @@ def occlusion(values: dict[str, Any]) -> str:
         pairs = [(number(numbers[key]), number(numbers[f"{key}, other photos"])) for key in MEASURES]
         cells = [cell for (own, other), gain in zip(pairs, gains) for cell in (own, other, gain)]
         lines.append([escape(name), str(found["photos"]), str(found["words"]), *cells])
-    columns = [
-        f"{label}{more}" for label in ("brightest place, %", "attention, %") for more in ("", ", others", ", gain")
-    ]
+    columns = [f"{label}{more}" for label in ("peak, %", "attention, %") for more in ("", ", others", ", gain")]
     parts = [table(["model", "photos", "words", *columns], lines, left=1)]
     words = list(dict.fromkeys(word for found in values.values() for word in found["by word"]))
-    parts.append("The brightest place by word, with other photos' maps in brackets and the number of words:")
+    parts.append("The peak by word, with other photos' maps in brackets and the number of words:")
     parts.append(table(["word", *map(escape, values)], [[word, *_by_word(values, word)] for word in words], left=1))
     return "\n\n".join(parts)
 
 
-MEASURES = ("brightest place", "attention")
+MEASURES = ("peak", "attention")
 
 
 def _by_word(values: dict[str, Any], word: str) -> list[str]:
     cells = []
     for found in values.values():
         own = found["by word"].get(word)
-        cells.append(
-            f"{own['brightest place']:.0f} ({own['brightest place, other photos']:.0f}), {own['words']}" if own else ""
-        )
+        cells.append(f"{own['peak']:.0f} ({own['peak, other photos']:.0f}), {own['words']}" if own else "")
     return cells
 
 
@@ -110,13 +106,13 @@ def confidence(values: dict[str, Any]) -> str:
     captions = values["check"]["captions"]["after"]
     mean = sum(count * told for count, told, _ in captions["bins"]) / captions["count"]
     marked = number(100 * values["check"]["marked"])
-    strange.append([f"{values['data']} dev photos", str(values["dev_photos"]), marked, number(100 * mean, 0)])
+    strange.append([f"{values['data']} val photos", str(values["dev_photos"]), marked, number(100 * mean, 0)])
     return "\n\n".join(
         [
             table(head, lines, left=1),
             "![Confidence against the share that was right, before and after](results/plots/reliability.png)",
             table(["kind", "pictures", "marked unsure, %", "mean confidence, %"], strange, left=1),
-            f"Weights {values['checkpoint']}; fitted on {values['dev_photos']:,} dev photos and "
+            f"Weights {values['checkpoint']}; fitted on {values['dev_photos']:,} val photos and "
             f"{values['train_photos']:,} training photos.",
         ]
     )

@@ -1,4 +1,7 @@
-"""The blocks of README.md and RESULTS.md as text, each from the JSON files in results/ and from nothing else."""
+"""The generated blocks of README.md, RESULTS.md and results/*.md, made from the JSON files of results/ only.
+
+Links are written as from the repository's root; ``table.py`` shortens them on pages inside results/.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,50 @@ LABELS = {
 }  # fmt: skip
 SHORT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_4_no_bp", "meteor", "rouge_l")
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
+README_ROWS = {
+    "dinov2-scst": "DINOv2 ViT-S/14 + transformer, self-critical training",
+    "tinyvit-scst": "TinyViT-5M + transformer, distilled from it",
+    "sat-soft-resnet50": "Show, Attend and Tell, soft attention, ResNet-50",
+    "sat-hard-vgg19": "Show, Attend and Tell, hard attention, VGG-19",
+    "nic-resnet50": "CNN + LSTM, ResNet-50, no attention",
+}
 PLOTS = {
     "quality.png": "CIDEr-D of every system against its parameters and its training minutes",
-    "curves.png": "CIDEr-D on dev after each epoch, a panel for each system",
-    "losses.png": "Training and dev loss after each epoch, a panel for each system",
+    "curves.png": "CIDEr-D on val after each epoch, a panel for each system",
+    "losses.png": "Training and val loss after each epoch, a panel for each system",
 }
 
 
-def readme(folder: Path) -> dict[str, str]:
-    return {"table": systems(folder)}
-
-
-def results(folder: Path) -> dict[str, str]:
+def blocks(folder: Path) -> dict[str, dict[str, str]]:
+    """The generated text of every page: page, then block."""
+    experiments = experiment_sections.blocks(folder)
     return {
-        "table": systems(folder),
-        "scores": scores(folder),
-        "plots": plots(folder, ("quality.png",)),
-        "curves": curves(folder),
-        "samples": samples(folder),
-        "runs": runs(folder),
-        **experiment_sections.blocks(folder),
+        "README.md": {"best systems": best_systems(folder)},
+        "RESULTS.md": {"systems": systems(folder), "plots": plots(folder, ("quality.png", "curves.png"))},
+        "results/scores.md": {"scores": scores(folder), "curves": curves(folder)},
+        "results/captions.md": {"samples": samples(folder)},
+        "results/commands.md": {"runs": runs(folder)},
+        "results/attention.md": _some(experiments, "attention", "attention against occlusion"),
+        "results/experiments.md": _some(experiments, "gradient variance", "confidence"),
+        "results/failures.md": _some(experiments, "failures"),
     }
+
+
+def _some(blocks: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: blocks[name] for name in names}
+
+
+def best_systems(folder: Path) -> str:
+    """The README's table: one system of each kind."""
+    rows = {name: row for name, row in read_rows(folder).items() if row.test and name in README_ROWS}
+    default = checkpoint_hash(DEFAULT_MODEL)
+    lines = []
+    for name, row in rows.items():
+        mark = "**" if row.checkpoint == default else ""
+        what = README_ROWS[name] + (", the default model" if mark else "")
+        scores = (number(row.test[key]) for key in ("bleu_4", "meteor", "cider"))
+        lines.append([f"{mark}{what}{mark}", *scores, f"{row.parameters / 1e6:.1f} M"])
+    return table(["system", "BLEU-4", "METEOR", "CIDEr-D", "parameters"], lines, left=1)
 
 
 def systems(folder: Path) -> str:
@@ -78,7 +104,7 @@ def scores(folder: Path) -> str:
         _with_intervals(tested, PLAIN, [LABELS[key] for key in PLAIN]),
         "Test, BLEU without brevity penalty:",
         _with_intervals(tested, bare, ["B1", "B2", "B3", "B4"]),
-        "Dev:",
+        "Val:",
         table(
             ["system", *(LABELS[key] for key in PLAIN)],
             [[f"`{name}`", *(number(row.dev[key]) for key in PLAIN)] for name, row in rows.items()],
@@ -117,9 +143,9 @@ def curves(folder: Path) -> str:
         "kept",
         "at minute",
         "train loss",
-        "dev loss",
+        "val loss",
         "per caption",
-        "dev B4",
+        "val B4",
         "CIDEr-D",
     ]
     pictures = plots(folder, ("curves.png", "losses.png"))

@@ -1,7 +1,7 @@
-"""Bring README.md and RESULTS.md up to date with the JSON files in results/.
+"""Bring README.md, RESULTS.md and the pages in results/ up to date with the JSON files in results/.
 
-    python results/tools/table.py            write both pages
-    python results/tools/table.py --check    only say which page is behind, with exit code 1
+    python results/tools/table.py            write the pages
+    python results/tools/table.py --check    only report which page is out of date, with exit code 1
 
 A page holds blocks between `<!-- results: NAME -->` and `<!-- end of results: NAME -->`. Everything between is made
 anew from the JSON files; everything outside is people's text and is never touched.
@@ -17,8 +17,6 @@ import sections
 from script import RESULTS, ROOT, parser, run
 from sightline.errors import DataError
 from sightline.io.files import printable, write_atomically
-
-PAGES = {"README.md": sections.readme, "RESULTS.md": sections.results}
 
 
 def filled(page: str, blocks: Mapping[str, str], name: str = "the page") -> str:
@@ -37,13 +35,15 @@ def filled(page: str, blocks: Mapping[str, str], name: str = "the page") -> str:
 def pages(root: Path = ROOT, results: Path = RESULTS) -> dict[Path, tuple[str, str]]:
     """Each page as it is and as it should be."""
     found = {}
-    for name, blocks in PAGES.items():
+    for name, blocks in sections.blocks(results).items():
         path = root / name
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from None
-        found[path] = (text, filled(text, blocks(results), name))
+        if name.startswith("results/"):  # links are relative to the page
+            blocks = {block: made.replace("](results/", "](") for block, made in blocks.items()}
+        found[path] = (text, filled(text, blocks, name))
     return found
 
 
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str]) -> None:
     if reader.parse_args(arguments).check:
         behind = [path.name for path, (before, after) in pages().items() if before != after]
         if behind:
-            raise DataError(f"{' and '.join(behind)} do not show what results/ holds: run results/tools/table.py")
-        print("README.md and RESULTS.md agree with results/")
+            raise DataError(f"out of date: {', '.join(behind)}; run `python results/tools/table.py`")
+        print("every page agrees with the JSON files in results/")
         return
     print(" ".join(path.name for path in write_pages()) or "nothing to change")
 

@@ -47,7 +47,7 @@ def made_row(cider: float, **changes) -> dict:
 def made_results(tmp_path: Path) -> Path:
     """Two systems: one with everything, one that only dev has seen."""
     folder = tmp_path / "results"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     names = [f"{number:02}.jpg" for number in range(24)]
     captions = [{"image_id": name, "caption": f"a dog number {name[:2]}"} for name in names]
     epochs = [

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import attention
-import table
+import sections
 from script import ROOT, run
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Word
@@ -83,7 +83,7 @@ def test_one_command_draws_all_and_the_page_shows_them(
     for entry in index["photos"]:
         assert (output / entry["picture"]).stat().st_size < 300_000
     assert {path.name for path in full.iterdir()} == {"red_square_black.png", "white_circle_blue.png"}
-    text = table.PAGES["RESULTS.md"](output.parent)["attention"]
+    text = sections.blocks(output.parent)["results/attention.md"]["attention"]
     assert text.count("](results/attention/") == 3 and set(index["models"]) == {"soft", "transformer"}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import attention_vs_occlusion as tool
-import table
+import sections
 from script import run
 from sightline.errors import DataError
 from sightline.nn.checkpoint import save_checkpoint
@@ -59,12 +59,12 @@ def test_a_look_that_knows_scores_full_and_one_that_does_not_a_quarter() -> None
 def test_knowing_shows_as_a_gain_over_other_photos_and_looking_at_the_middle_does_not() -> None:
     places = [corner(number // 2 % 2, number % 2) for number in range(12)]
     knowing = tool.summary([look(number, place, place) for number, place in enumerate(places)])["all words"]
-    assert knowing["brightest place"] == 100 and knowing["brightest place, other photos"] < 25
-    assert knowing["brightest place, gain"][0] > 50
+    assert knowing["peak"] == 100 and knowing["peak, other photos"] < 25
+    assert knowing["peak, gain"][0] > 50
     middle = np.zeros((8, 8))
     middle[2:6, 2:6] = 1
     same = tool.summary([look(number, middle, middle) for number in range(12)])["all words"]
-    assert same["brightest place"] == same["brightest place, other photos"] == 100
+    assert same["peak"] == same["peak, other photos"] == 100
     assert same["attention, gain"] == [0, 0]
 
 
@@ -76,7 +76,7 @@ def test_words_are_counted_apart() -> None:
     ]
     found = tool.summary(looks)
     assert (found["photos"], found["words"]) == (2, 3)
-    assert {word: own["brightest place"] for word, own in found["by word"].items()} == {"dog": 100, "snow": 0}
+    assert {word: own["peak"] for word, own in found["by word"].items()} == {"dog": 100, "snow": 0}
     with pytest.raises(DataError, match="take more --photos"):
         tool.summary(looks[:1])
 
@@ -94,7 +94,7 @@ def test_one_command_for_several_models_one_after_another(
         assert run(tool.main, [*arguments, "--results", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "attention_vs_occlusion.json").read_text())
     assert list(found) == ["soft", "hard"] and found["soft"]["photos"] == 2
-    text = table.PAGES["RESULTS.md"](tmp_path / "results")["attention against occlusion"]
+    text = sections.blocks(tmp_path / "results")["results/attention.md"]["attention against occlusion"]
     assert "| soft | 2 |" in text and "| word | soft | hard |" in text
     save_checkpoint(tmp_path / "lstm", untrained("lstm", tiny_flickr8k_kept))
     arguments = [f"nic={tmp_path / 'lstm'}", "--data", str(tiny_flickr8k_kept), "--results", str(tmp_path)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import failures
-import table
+import sections
 from script import ROOT, run
 from sightline.data import load_dataset, write_results
 from sightline.evaluation.metrics import build
@@ -82,7 +82,7 @@ def test_one_command_writes_the_worst_and_their_page(
     assert worst["scores"]["cider"] == 0
     assert found["summary"]["action in no reference, %"] == {"worst": 100.0, "all": 50.0, "correlation": -1.0}
     assert "two dogs are swimming" in (tmp_path / "worst.html").read_text()
-    text = table.PAGES["RESULTS.md"](made_results)["failures"]
+    text = sections.blocks(made_results)["results/failures.md"]["failures"]
     assert "1. **two dogs are swimming**" in text and "action in no reference" in text
     for reference in examples[1].captions:
         assert reference.split()[0] in text

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gradient_variance as tool
-import table
+import sections
 from script import run
 from sightline.data import load_dataset
 from sightline.nn.caption_model import CaptionModel
@@ -94,7 +94,7 @@ def test_a_variance_for_every_setting_and_both_weights(
         for name in tool.SETTINGS:
             parts = found["weights"][weights][name]
             assert 0 < parts["attention"]["variance"] < parts["all"]["variance"]
-    text = table.PAGES["RESULTS.md"](tmp_path / "results")["gradient variance"]
+    text = sections.blocks(tmp_path / "results")["results/experiments.md"]["gradient variance"]
     assert text.count("| trained |") == text.count("| fresh |") == len(tool.SETTINGS)
     assert "| trained | all three tricks |" in text and "| 1.00 |" in text
 

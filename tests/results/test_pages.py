@@ -1,4 +1,4 @@
-"""README.md and RESULTS.md say what the JSON files say, and people's text between the tables stays theirs."""
+"""README.md, RESULTS.md and results/*.md show what the JSON files hold; hand-written text on them stays as it is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import sections
 import table
 from rows import read_row, read_rows
 from script import RESULTS, ROOT
@@ -27,7 +28,8 @@ def cells(line: str) -> list[str]:
 @pytest.fixture
 def made_pages(tmp_path: Path) -> Path:
     """The repository's pages, their tables emptied."""
-    for name in table.PAGES:
+    (tmp_path / "results").mkdir(exist_ok=True)
+    for name in sections.blocks(RESULTS):
         text = (ROOT / name).read_text(encoding="utf-8")
         emptied = re.sub(r"(<!-- results: (.*?) -->\n).*?(<!-- end of results: \2 -->)", r"\1\3", text, flags=re.S)
         (tmp_path / name).write_text(emptied, encoding="utf-8")
@@ -37,17 +39,16 @@ def made_pages(tmp_path: Path) -> Path:
 # The repository itself
 
 
-def test_both_pages_agree_with_the_json_files() -> None:
+def test_every_page_agrees_with_the_json_files() -> None:
     behind = [path.name for path, (before, after) in table.pages().items() if before != after]
     assert behind == [], "run results/tools/table.py"
 
 
-@pytest.mark.parametrize("page", table.PAGES)
-def test_every_row_stands_in_the_table_with_its_own_numbers(page: str) -> None:
+def test_every_row_is_in_the_table_with_its_own_numbers() -> None:
     """Read back by other means than it was written: the numbers on the page against the numbers in the file."""
     lines = {
         line.partition("[`")[2].partition("`]")[0]: line
-        for line in block((ROOT / page).read_text(), "table").splitlines()
+        for line in block((ROOT / "RESULTS.md").read_text(), "systems").splitlines()
     }
     rows = {name: row for name, row in read_rows(RESULTS).items() if row.test}
     assert rows
@@ -84,51 +85,51 @@ def test_a_rows_captions_give_its_scores(real_flickr8k: Path) -> None:
 def test_a_row_that_is_added_appears_and_text_around_it_stays(made_results: Path, made_pages: Path) -> None:
     (made_pages / "RESULTS.md").write_text((made_pages / "RESULTS.md").read_text() + "\nA word of mine.\n")
     outside = re.sub(r"<!-- results.*?<!-- end", "", (made_pages / "RESULTS.md").read_text(), flags=re.S)
-    assert [path.name for path in table.write_pages(made_pages, made_results)] == ["README.md", "RESULTS.md"]
+    changed = table.write_pages(made_pages, made_results)
+    assert [path.name for path in changed][:3] == ["README.md", "RESULTS.md", "scores.md"]
     page = (made_pages / "RESULTS.md").read_text()
     assert re.sub(r"<!-- results.*?<!-- end", "", page, flags=re.S) == outside
-    first = cells(block(page, "table").strip().splitlines()[2])
+    first = cells(block(page, "systems").strip().splitlines()[2])
     assert first[0].startswith("Show, Attend and Tell, soft attention, VGG-19 ([`sat-soft-vgg19`]")
     assert first[1:] == ["20.0", "20.2", "20.5", "20.8", "21.8", "22.0", "22.2", "44.0 (42.5–45.5)", "34.6 M", "123"]
-    assert block((made_pages / "README.md").read_text(), "table") == block(page, "table")
+    assert "](sat-soft-vgg19.curve.json)" in (made_pages / "results" / "scores.md").read_text()
     assert table.write_pages(made_pages, made_results) == []
 
 
 def test_a_row_that_only_dev_has_seen_is_not_among_the_systems(made_results: Path, made_pages: Path) -> None:
     table.write_pages(made_pages, made_results)
-    page = (made_pages / "RESULTS.md").read_text()
-    assert "only-dev" not in block(page, "table") + block(page, "samples")
-    assert "`only-dev` | 20.0" in block(page, "scores")
+    assert "only-dev" not in (made_pages / "RESULTS.md").read_text()
+    assert "only-dev" not in (made_pages / "results" / "captions.md").read_text()
+    assert "`only-dev` | 20.0" in block((made_pages / "results" / "scores.md").read_text(), "scores")
 
 
 def test_recipes_whose_weights_nobody_hands_out_are_marked_until_they_have_a_row(made_results: Path) -> None:
-    blocks = table.PAGES["README.md"](made_results)
-    marked = [line for line in blocks["table"].splitlines() if "weights needed" in line]
+    marked = [line for line in sections.systems(made_results).splitlines() if "weights needed" in line]
     assert len(marked) == 5 and any("`sat-soft-resnet152`" in line for line in marked)
     row = json.loads((made_results / "sat-soft-vgg19.json").read_text())
     (made_results / "other.json").write_text(json.dumps(row | {"recipe": "sat-soft-resnet152"}))
-    assert table.PAGES["README.md"](made_results)["table"].count("weights needed") == 4
+    assert sections.systems(made_results).count("weights needed") == 4
 
 
-def test_the_model_in_the_box_is_found_by_its_weights(made_results: Path) -> None:
+def test_the_default_model_is_found_by_its_weights(made_results: Path) -> None:
     from sightline.nn.checkpoint import checkpoint_hash
     from sightline.nn.hub import DEFAULT_MODEL
 
     row = json.loads((made_results / "sat-soft-vgg19.json").read_text())
-    assert "the default model" not in table.PAGES["README.md"](made_results)["table"]
+    assert "the default model" not in sections.systems(made_results)
     changed = row | {"signature": f"sightline|ckpt:{checkpoint_hash(DEFAULT_MODEL)}"}
     (made_results / "sat-soft-vgg19.json").write_text(json.dumps(changed))
-    assert "the default model" in table.PAGES["README.md"](made_results)["table"]
+    assert "the default model" in sections.systems(made_results)
 
 
 def test_samples_show_every_system_beside_a_person(made_results: Path) -> None:
-    text = table.PAGES["RESULTS.md"](made_results)["samples"]
+    text = sections.blocks(made_results)["results/captions.md"]["samples"]
     assert "`00.jpg`" in text and "| a person | A dog \\| a cat |" in text
     assert "| `sat-soft-vgg19` | a dog number 02 |" in text
 
 
 def test_the_curves_table_names_the_epoch_that_was_kept(made_results: Path) -> None:
-    (line,) = table.PAGES["RESULTS.md"](made_results)["curves"].splitlines()[2:]
+    (line,) = sections.blocks(made_results)["results/scores.md"]["curves"].splitlines()[2:]
     assert cells(line)[1:4] == ["3", "2", "20"]
     assert cells(line)[-1] == "22.0"
 
@@ -166,3 +167,13 @@ def test_a_damaged_row_is_named(spoil, made_results: Path) -> None:
     path.write_text(json.dumps(row))
     with pytest.raises(DataError, match=r"sat-soft-vgg19\.json"):
         read_row(path)
+
+
+def test_the_readme_shows_one_system_of_each_kind_and_marks_the_default_model() -> None:
+    lines = sections.best_systems(RESULTS).splitlines()[2:]
+    assert len(lines) == len(sections.README_ROWS) == 5
+    assert [line for line in lines if line.startswith("| **")] == [
+        line for line in lines if "the default model" in line
+    ]
+    row = read_row(RESULTS / "dinov2-scst.json")
+    assert cells(lines[0])[1:4] == [f"{row.test[key]:.1f}" for key in ("bleu_4", "meteor", "cider")]
