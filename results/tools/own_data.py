@@ -158,9 +158,9 @@ def main(arguments: Sequence[str]) -> None:
 
 WAYS = {
     "as it is": "the model as it is",
-    "memory": "with a memory, nothing trained",
+    "memory": "with a datastore, nothing trained",
     "fine-tuned": "fine-tuned",
-    "fine-tuned, memory": "fine-tuned, with a memory",
+    "fine-tuned, memory": "fine-tuned, with a datastore",
 }
 
 
@@ -177,7 +177,7 @@ def blocks(values: dict[str, Any]) -> dict[str, str]:
     ]
     return {
         "own data, water": table(head, lines, left=1),
-        "own data, sizes": table(["photos of one's own", "with a memory", "fine-tuned"], by_size),
+        "own data, sizes": table(["own photos", "with a datastore", "fine-tuned"], by_size),
         "own data, others": table(head, [[WAYS[way], *_cells(found)] for way, found in others.items()], left=1),
         "own data, dogs": table(
             head, [[WAYS[way], *_cells(own)] for way, own in values["dogs"]["ways"].items()], left=1
