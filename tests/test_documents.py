@@ -1,0 +1,82 @@
+"""The documents: sizes that a reader gets through, links that lead somewhere, and a notebook that runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sightline
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(
+        page
+        for folder in ("docs", "examples", "results", "benchmarks")
+        for page in sorted((ROOT / folder).glob("*.md"))
+    ),
+    ROOT / "src" / "sightline" / "pretrained" / "default" / "README.md",
+]
+NOTEBOOK = ROOT / "examples" / "sightline.ipynb"
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """The relative links of a page as (path, anchor), code left out."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)|^\[[^\]]+\]: (\S+)", text, flags=re.MULTILINE)
+    for target in (first or second for first, second in targets):
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(("page", "limit"), [("README.md", 6_000), ("RESULTS.md", 20_000)])
+def test_the_first_pages_stay_short(page: str, limit: int) -> None:
+    assert (ROOT / page).stat().st_size <= limit, "move details to docs/ or results/"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{path}#{anchor}" if anchor else path)
+    assert broken == []
+
+
+def test_the_first_command_of_the_readme_explains_the_example_photo() -> None:
+    commands = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    first, second = commands[0].strip(), commands[1].strip()
+    assert first == (
+        "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/sightline explain examples/dog.jpg -o dog.png"
+    )
+    assert second.startswith("python3 -m venv .venv && ") and second.endswith(".venv/bin/python -m pytest")  # .ci/run
+
+
+def test_the_notebook_runs() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells), "strip its outputs"
+    client = nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(NOTEBOOK.parent)}})
+    paths = [str(Path(sightline.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]  # the sources under test
+    client.execute(env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+    output = "\n".join(str(part) for cell in notebook.cells if cell.cell_type == "code" for part in cell.outputs)
+    assert "dog" in output and "image/png" in output and "bleu_4" in output and "unsure" in output
