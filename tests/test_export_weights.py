@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from exporting import page_model, pictures
 
 from sightline.engine.captioner import load
-from sightline.onnx.quantize import rounded, store_weights
+from sightline.nn.encoders import build_encoder
+from sightline.onnx.export import encoder_session
+from sightline.onnx.quantize import int8_arithmetic, rounded, store_weights
 from sightline.onnx.session import open_session
 
 
@@ -96,3 +100,29 @@ def test_the_page_s_files_say_nearly_the_same(exported_folders: tuple[Path, Path
         assert one.score == pytest.approx(other.score, abs=0.2)
     sizes = [sum(file.stat().st_size for file in folder.glob("*.onnx")) for folder in (page_model(out), out)]
     assert sizes[0] < 0.75 * sizes[1]
+
+
+def test_int8_arithmetic_is_near_and_multiplies_integers(large_graph: onnx.ModelProto) -> None:
+    quick = int8_arithmetic(large_graph)
+    kinds = {node.op_type for node in quick.graph.node}
+    assert "MatMulInteger" in kinds and not kinds & {"MatMul", "Gemm"}
+    scales = [onnx.numpy_helper.to_array(own) for own in quick.graph.initializer if own.name.endswith("_scale")]
+    assert {scale.size for scale in scales} == {512, 300, 4}, "one scale for each output channel"
+    token = {"token": np.array([3, 0, 599])}
+    for found, expected in zip(
+        *(open_session(own.SerializeToString()).run(None, token) for own in (quick, large_graph))
+    ):
+        assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("precision", "nearest", "farthest"), [("float32", 0.0, 1e-5), ("int8", 1e-5, 0.05)])
+def test_an_encoder_runs_in_onnxruntime(precision: Literal["float32", "int8"], nearest: float, farthest: float) -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder("patches", image_size=32, patch_size=8, width=32, heads=2, blocks=2).train()
+    pixels = np.random.default_rng(0).standard_normal((3, 3, 32, 32)).astype(np.float32)
+    grid, pooled = encoder_session(encoder, precision, threads=1)(pixels)
+    assert encoder.training
+    expected = encoder.eval().encode(pixels)
+    for found, exact in ((grid, expected.grid.numpy()), (pooled, expected.pooled.numpy())):
+        assert found.shape == exact.shape
+        assert nearest <= np.abs(found - exact).max() / np.abs(exact).max() < farthest

@@ -65,13 +65,20 @@ class _Step(nn.Module):
 def export_graphs(model: CaptionModel) -> dict[str, Any]:
     """``encoder``, ``start`` and ``step`` as ONNX models in float32."""
     encoder, decoder = cast(Encoder, model.encoder.eval()), cast(Decoder, model.decoder.eval())
+    graph, features = encoder_graph(encoder)
+    return {"encoder": graph, **decoder_graphs(decoder, features)}
+
+
+@torch.no_grad()
+def encoder_graph(encoder: Encoder) -> tuple[Any, ImageFeatures]:
+    """``encoder`` as an ONNX model in float32, and the features of the two photos it was traced with."""
     size = encoder.preprocess.size
     pixels = torch.rand(PHOTOS, 3, size, size)
     features = encoder(pixels)  # also fills what some networks keep from their first run
     graph = _export(
         _Encode(encoder), {"pixels": pixels}, {"pixels": PER_PHOTO}, {"grid": PER_PHOTO, "pooled": PER_PHOTO}
     )
-    return {"encoder": graph, **decoder_graphs(decoder, features)}
+    return graph, features
 
 
 @torch.no_grad()
@@ -108,7 +115,7 @@ def _export(module: nn.Module, inputs: dict[str, Tensor], free: dict[str, Free],
     shapes: list[Any] = [free[name] for name in inputs]
     if isinstance(module, _Step):  # a token and the values of a state
         tensors, shapes = [tensors[0], tensors[1:]], [shapes[0], shapes[1:]]
-    with _quietly():
+    with quietly():
         program = torch.onnx.export(
             module.eval(),
             tuple(tensors),
@@ -147,8 +154,8 @@ def _tidy(graph: Any, free: dict[str, Free]) -> None:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter speaks of its own insides: what a user can mend comes as an error."""
+def quietly() -> Iterator[None]:
+    """Drop the warnings of exporter and quantiser: they concern their own code. What a user can fix is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
