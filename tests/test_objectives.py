@@ -315,6 +315,28 @@ def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it():
     assert loss.item() == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_distillation_is_the_divergence_from_the_teacher_to_the_student(temperature):
+    """KL(teacher || student) = sum p_t (log p_t - log p_s), Hinton et al.'s: the student must cover what the teacher
+    says. The other direction has another value, and lets a student ignore all but one of the teacher's words."""
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    for parameter in teacher.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    batch = batch_of([[1, 5, 6, 2], [1, 7, 2, 0]], photos=2)
+    batch = Batch(**{**batch.__dict__, "teacher": some_features(2)})
+    loss, logs = Distillation(0, teacher, DEPTH, temperature=temperature, teacher_weight=1.0)(student, batch)
+    inputs, real = batch.tokens[:, :-1], batch.tokens[:, 1:] != 0
+    p_student, p_teacher = (
+        (model(batch.photos, inputs).logits[real] / temperature).softmax(-1).detach() for model in (student, teacher)
+    )
+    forward, reverse = (
+        (p * (p / q).log()).sum().item() / int(real.sum()) * temperature**2
+        for p, q in ((p_teacher, p_student), (p_student, p_teacher))
+    )
+    assert loss.item() == logs["divergence"].item() == pytest.approx(forward, rel=1e-9)
+    assert abs(forward - reverse) > 0.05 * forward, "the directions must differ for this to be a test"
+
+
 def test_a_student_comes_to_agree_with_its_teacher_in_words_and_features():
     student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
     for parameter in teacher.parameters():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.swa_utils import AveragedModel
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -39,69 +40,103 @@ def build_optimizer(
 
 
 class Schedule:
-    """The factor on every learning rate: linear warm-up, then cosine, constant, or halved on a plateau."""
+    """The learning rates: linear warm-up, then cosine to zero, constant, or halved on a plateau of the score.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, kind: str, warmup: int, total: int, wait: int = 2):
-        self.optimizer, self.kind, self.warmup, self.total, self.wait = optimizer, kind, warmup, total, wait
-        self.rates = [group["lr"] for group in optimizer.param_groups]
-        self.done, self.factor, self.best, self.bad = 0, 1.0, -math.inf, 0
-        self.apply()
+    torch's schedulers, one stepped after each update and one after each evaluation. Their state is plain JSON.
+    """
 
-    def scale(self) -> float:
-        if self.done < self.warmup:
-            return (self.done + 1) / self.warmup
-        if self.kind != "cosine":
-            return self.factor
-        share = min(1.0, (self.done - self.warmup) / max(1, self.total - self.warmup))
-        return 0.5 * (1 + math.cos(math.pi * share))
-
-    def apply(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self.rates):
-            group["lr"] = rate * self.scale()
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: str, warmup: int, total: int, patience: int = 2):
+        self.optimizer = optimizer
+        self.by_update = _by_update(optimizer, kind, warmup, total)
+        self.by_score: ReduceLROnPlateau | None = None
+        if kind == "plateau":  # torch's patience counts the evaluations it still tolerates
+            self.by_score = ReduceLROnPlateau(
+                optimizer, mode="max", factor=0.5, patience=patience - 1, threshold=0.0, eps=0.0
+            )
 
     def step(self) -> None:
-        self.done += 1
-        self.apply()
+        self.by_update.step()
 
     def evaluated(self, score: float) -> None:
-        """After an evaluation: on a plateau halve the rates once it has not improved ``wait`` times."""
-        if score > self.best:
-            self.best, self.bad = score, 0
-            return
-        self.bad += 1
-        if self.kind == "plateau" and self.bad >= self.wait:
-            self.factor, self.bad = self.factor / 2, 0
-            self.apply()
+        """After an evaluation: on a plateau halve the rates once it has not improved ``patience`` times."""
+        if self.by_score:
+            self.by_score.step(score)
 
-    def state(self) -> dict[str, float]:
-        return {"done": self.done, "factor": self.factor, "best": self.best, "bad": self.bad}
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs. The schedulers change the rates they find, so these are part of it."""
+        return {
+            "rates": [group["lr"] for group in self.optimizer.param_groups],
+            "by_update": self.by_update.state_dict(),
+            "by_score": self.by_score.state_dict() if self.by_score else {},
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.done, self.bad = int(state["done"]), int(state["bad"])
-        self.factor, self.best = float(state["factor"]), float(state["best"])
-        self.apply()
+        """Go on from a saved state; a ValueError names what does not belong to this schedule."""
+        _check_alike(state, self.state(), "schedule")
+        self.by_update.load_state_dict(state["by_update"])
+        if self.by_score:
+            self.by_score.load_state_dict(state["by_score"])
+        for group, rate in zip(self.optimizer.param_groups, state["rates"]):
+            group["lr"] = rate
+
+
+def _by_update(optimizer: torch.optim.Optimizer, kind: str, warmup: int, total: int) -> LRScheduler:
+    """(step + 1) / warmup while warming up, then constant, or (1 + cos(pi * share of the rest)) / 2."""
+    steps = max(1, warmup)
+    if kind != "cosine":
+        return LinearLR(optimizer, start_factor=1 / steps, total_iters=steps - 1)
+    cosine_steps = max(1, total - warmup)
+    if warmup == 0:
+        return CosineAnnealingLR(optimizer, cosine_steps)
+    linear = LinearLR(optimizer, start_factor=1 / steps, total_iters=steps - 1)
+    return SequentialLR(optimizer, [linear, CosineAnnealingLR(optimizer, cosine_steps)], milestones=[warmup])
+
+
+def _check_alike(found: Any, expected: Any, name: str) -> None:
+    """Raise a ValueError unless a saved value has the keys, lengths and types of a fresh one."""
+    if isinstance(expected, dict) and isinstance(found, dict) and found.keys() == expected.keys():
+        for key, value in expected.items():
+            _check_alike(found[key], value, f"{name}.{key}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        for position, value in enumerate(expected):
+            _check_alike(found[position], value, f"{name}.{position}")
+    elif type(found) is not type(expected) or isinstance(expected, dict | list):
+        raise ValueError(f"{name} does not fit this recipe")
 
 
 class AveragedWeights:
-    """An exponential moving average of the trained weights, swapped in for evaluation and for the saved model."""
+    """An exponential moving average of the trained weights, swapped in for evaluation and for the saved model.
+
+    Early updates decay faster, at (1 + n) / (10 + n) for the n-th, to forget the first weights soon.
+    """
 
     def __init__(self, model: nn.Module, decay: float):
-        self.decay, self.updates = decay, 0
-        self.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        self.decay = decay
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.trained = nn.ParameterList(trained.values())  # the model's own tensors; frozen ones need no copy
+        self.averaged = AveragedModel(self.trained, multi_avg_fn=self._average)
+        self.averaged.update_parameters(self.trained)  # the first call copies: average number 1 is the start
+        self.average = dict(zip(trained, (p.detach() for p in self.averaged.parameters())))
+
+    def _average(self, averages: Any, weights: Any, updates: Tensor | int) -> None:
+        decay = min(self.decay, (1 + int(updates)) / (10 + int(updates)))
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    @property
+    def updates(self) -> int:
+        return int(self.averaged.n_averaged) - 1
+
+    @updates.setter
+    def updates(self, count: int) -> None:
+        self.averaged.n_averaged.fill_(count + 1)
+
+    def update(self) -> None:
+        self.averaged.update_parameters(self.trained)
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))  # forget the random start quickly
-        for name, parameter in model.named_parameters():
-            if name in self.average:
-                self.average[name].lerp_(parameter, 1 - decay)
-
-    @torch.no_grad()
-    def swap(self, model: nn.Module) -> None:
+    def swap(self) -> None:
         """Exchange the model's weights with the averaged ones; a second call undoes the first."""
-        for name, parameter in model.named_parameters():
-            if name in self.average:
-                kept = parameter.detach().clone()
-                parameter.copy_(self.average[name])
-                self.average[name].copy_(kept)
+        for weight, average in zip(self.trained, self.average.values()):
+            kept = weight.detach().clone()
+            weight.copy_(average)
+            average.copy_(kept)

@@ -183,7 +183,7 @@ class Trainer:
         self.schedule.step()
         self.progress["updates"] += 1
         if self.average:
-            self.average.update(self.model)
+            self.average.update()
         if self.records and self.progress["updates"] % 20 == 0:
             values = {name: float(value) for name, value in logs.items()}
             self.records.step(self.progress["updates"], {"loss": float(loss.detach()), **values})
@@ -307,12 +307,12 @@ class Trainer:
     def _averaged(self) -> Iterator[None]:
         self.model.eval()
         if self.average:
-            self.average.swap(self.model)
+            self.average.swap()
         try:
             yield
         finally:
             if self.average:
-                self.average.swap(self.model)
+                self.average.swap()
 
     # -- the run's folder ---------------------------------------------------------------------------------------------
 
