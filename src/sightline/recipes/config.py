@@ -6,12 +6,12 @@ values (``section.options()``), so a constructor never sees a config object.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from sightline.errors import ConfigError, nearest
@@ -217,11 +217,7 @@ class Recipe(Section):
     decoding: DecodingSection = DecodingSection()
 
     def to_toml(self) -> str:
-        plain = self.model_dump(mode="json", exclude_none=True, by_alias=True)
-        lines = [f"title = {_toml(plain.pop('title'))}"]
-        for section, values in plain.items():
-            lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
-        return "\n".join(lines) + "\n"
+        return tomli_w.dumps(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_none=True, by_alias=True)
@@ -354,13 +350,3 @@ def _model_of(where: list[str], values: Mapping[str, Any]) -> type[Section] | No
         return next((model for model in candidates if name in str(model.model_fields["name"].annotation)), None)
     annotation = Recipe.model_fields[where[0]].annotation if where[0] in Recipe.model_fields else None
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
