@@ -150,8 +150,8 @@ class Distillation(Section):
     temperature: Positive = 1.0
     teacher_weight: Fraction = 0.7  # the rest goes to the human captions
     feature_weight: Annotated[float, Field(ge=0)] = 0.0
-    borrow: bool = False  # begin with the teacher's decoder, seen through the best linear map
-    captions: Count = 0  # so many of the teacher's own captions of each photo join the human ones
+    init_from_teacher: bool = False  # start with its decoder, behind a linear map fitted to the features
+    captions: Count = 0  # how many captions of each photo the teacher adds to the human ones
 
     def options(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "captions"})

@@ -21,8 +21,8 @@ from sightline.recipes.config import Distillation, Recipe
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
+from sightline.training.objectives.distillation import teacher_captions, teacher_photos
 from sightline.training.start import start_from, start_tokenizer
-from sightline.training.teaching import teacher_captions, teacher_photos
 
 log = logging.getLogger("sightline.training")
 

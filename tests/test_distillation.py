@@ -1,4 +1,4 @@
-"""What a teacher gives its student: views, captions, and a decoder to begin with."""
+"""What a teacher gives its student: views of the photos, captions, and a decoder to start with."""
 
 import json
 import random
@@ -59,8 +59,8 @@ def test_student_and_teacher_see_the_same_views(photos, teacher):
     for seed in range(4):
         drawn = [random.Random(seed).randrange(2) for _ in range(1)]
         pixels = source([2], random.Random(seed))
-        seen = parts.train.teacher([2], random.Random(seed))
-        assert torch.equal(seen.pooled, cache.features([2], drawn).pooled)
+        features = parts.train.teacher([2], random.Random(seed))
+        assert torch.equal(features.pooled, cache.features([2], drawn).pooled)
         plain = parts.model.encoder.preprocess(Image.open(photos.parent / "2.png"))
         assert torch.equal(pixels[0], plain) is (drawn == [0])
         assert torch.equal(pixels, source([2], random.Random(seed)))  # a lasting view, not a new one
@@ -83,7 +83,7 @@ def test_both_draw_their_view_from_one_chance(photos, teacher):
     assert len({tuple(views) for views in drawn}) > 1
 
 
-def test_the_teacher_adds_captions_and_remembers_them(photos, teacher, tmp_path):
+def test_the_teacher_adds_captions_which_are_cached(photos, teacher, tmp_path):
     recipe = parse_recipe(student(teacher, captions=2), [])
     parts = build_parts(recipe, load_dataset(photos))
     assert [len(captions) for captions in parts.train.captions] == [3, 3, 3, 3]
@@ -95,8 +95,8 @@ def test_the_teacher_adds_captions_and_remembers_them(photos, teacher, tmp_path)
     assert parts.references == [(text,) for text in CAPTIONS]  # what self-critical training is judged by stays human
 
 
-def test_a_borrowed_decoder_is_the_teachers_but_for_the_photo(photos, teacher):
-    parts = build_parts(parse_recipe(student(teacher, borrow=True), []), load_dataset(photos))
+def test_a_decoder_from_the_teacher_is_its_own_but_for_the_photo_projection(photos, teacher):
+    parts = build_parts(parse_recipe(student(teacher, init_from_teacher=True), []), load_dataset(photos))
     before = {name: tensor.clone() for name, tensor in parts.model.decoder.state_dict().items()}
     parts.objective.prepare(parts.model, parts)
     taught = parts.objective._teacher[0].decoder.state_dict()
@@ -107,8 +107,8 @@ def test_a_borrowed_decoder_is_the_teachers_but_for_the_photo(photos, teacher):
             assert torch.equal(tensor, taught[name])
 
 
-def test_where_a_linear_map_can_tell_all_the_student_reads_what_its_teacher_does(photos, teacher):
-    same = student(teacher, borrow=True, feature_weight=1.0) | {
+def test_where_a_linear_map_fits_exactly_both_decoders_read_the_same(photos, teacher):
+    same = student(teacher, init_from_teacher=True, feature_weight=1.0) | {
         "encoder": TEACHER["encoder"],
         "data": {"captions": "all"},
     }
@@ -133,8 +133,8 @@ def test_where_a_linear_map_can_tell_all_the_student_reads_what_its_teacher_does
     assert (ours - theirs).abs().mean() < 0.1 * theirs.std()
 
 
-def test_only_a_decoder_of_the_same_kind_can_be_borrowed(photos, teacher):
-    other = student(teacher, borrow=True) | {"decoder": TEACHER["decoder"] | {"width": 64}}
+def test_only_a_decoder_of_the_same_kind_can_start_from_the_teacher(photos, teacher):
+    other = student(teacher, init_from_teacher=True) | {"decoder": TEACHER["decoder"] | {"width": 64}}
     parts = build_parts(parse_recipe(other, []), load_dataset(photos))
     with pytest.raises(ConfigError, match=r"decoder\.width 64 is not 32"):
         parts.objective.prepare(parts.model, parts)
