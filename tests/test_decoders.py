@@ -19,7 +19,7 @@ from sightline.nn.decoders.embeddings import read_glove
 from sightline.nn.encoders import build_encoder
 from sightline.types import DecoderState, ImageFeatures
 
-FEATURES, PLACES, VOCABULARY, LENGTH = 6, 4, 11, 7
+FEATURES, CELLS, VOCABULARY, LENGTH = 6, 4, 11, 7
 
 # Every registered decoder, and each of its options that changes how it computes.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,10 +27,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "attention-lstm": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5},
     "attention-lstm without gate": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5, "gate": False},
     "hard attention, expectation": {
-        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "look": "expectation",
+        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "attend": "expectation",
     },
     "hard attention, most likely": {
-        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "look": "most-likely",
+        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "attend": "most-likely",
     },
     "transformer": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2},
     "transformer without pooled": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "pooled": False},
@@ -56,7 +56,7 @@ def build(options: dict[str, Any], seed: int = 0) -> Decoder:
 
 def photos(count: int, seed: int = 1) -> ImageFeatures:
     generator = torch.Generator().manual_seed(seed)
-    grid = torch.randn(count, PLACES, FEATURES, generator=generator)
+    grid = torch.randn(count, CELLS, FEATURES, generator=generator)
     return ImageFeatures(grid, torch.randn(count, FEATURES, generator=generator), 2, 2)
 
 
@@ -73,10 +73,11 @@ def walk(decoder: Decoder, state: DecoderState, tokens: Tensor) -> tuple[Tensor,
     """Logits and extras of every step, stacked over time."""
     logits, extras = [], []
     for t in range(tokens.shape[1]):
-        one, state, seen = decoder.step(tokens[:, t], state)
+        one, state, outputs = decoder.step(tokens[:, t], state)
         logits.append(one)
-        extras.append(seen)
-    return torch.stack(logits, 1), state, {name: torch.stack([seen[name] for seen in extras], 1) for name in extras[0]}
+        extras.append(outputs)
+    stacked = {name: torch.stack([outputs[name] for outputs in extras], 1) for name in extras[0]}
+    return torch.stack(logits, 1), state, stacked
 
 
 @pytest.fixture(params=ALL, ids=lambda name: name.replace(" ", "_").replace(",", ""))
@@ -95,13 +96,13 @@ def test_every_registered_decoder_is_among_the_variants() -> None:
 def test_all_words_at_once_equal_one_by_one(decoder: Decoder) -> None:
     features, tokens = photos(3), words(3)
     output = decoder(features, tokens)
-    logits, _, seen = walk(decoder, decoder.start(features), tokens)
+    logits, _, extras = walk(decoder, decoder.start(features), tokens)
     assert output.logits.shape == (3, LENGTH, VOCABULARY)
     assert close(output.logits, logits)
     if output.attention is not None:
-        assert close(output.attention, seen["attention"])
+        assert close(output.attention, extras["attention"])
     for name, value in output.extras.items():
-        assert close(value, seen[name])
+        assert close(value, extras[name])
 
 
 @torch.no_grad()
@@ -125,12 +126,12 @@ def test_beams_of_a_photo_in_one_step_equal_one_at_a_time(decoder: Decoder) -> N
 def test_a_later_word_changes_nothing_before_it(decoder: Decoder) -> None:
     features, tokens = photos(2), words(2)
     before = decoder(features, tokens).logits
-    for place in range(1, LENGTH):
+    for position in range(1, LENGTH):
         changed = tokens.clone()
-        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        changed[:, position] = (changed[:, position] + 1) % VOCABULARY
         after = decoder(features, changed).logits
-        assert close(before[:, :place], after[:, :place])
-        assert not close(before[:, place:], after[:, place:])
+        assert close(before[:, :position], after[:, :position])
+        assert not close(before[:, position:], after[:, position:])
 
 
 @torch.no_grad()
@@ -202,21 +203,21 @@ def test_the_spec_rebuilds_the_same_network(decoder: Decoder) -> None:
 
 
 @torch.no_grad()
-def test_attention_is_a_share_of_each_place(decoder: Decoder) -> None:
-    _, _, seen = walk(decoder, decoder.start(photos(2)), words(2))
+def test_attention_shares_sum_to_one_over_the_grid_cells(decoder: Decoder) -> None:
+    _, _, extras = walk(decoder, decoder.start(photos(2)), words(2))
     if not decoder.uses_grid:
-        assert seen == {}
+        assert extras == {}
         return
-    attention = seen["attention"]
-    assert attention.shape == (2, LENGTH, PLACES)
+    attention = extras["attention"]
+    assert attention.shape == (2, LENGTH, CELLS)
     assert (attention >= 0).all()
     total = attention.sum(-1)
-    if getattr(decoder, "pooled", False):  # the rest goes to the whole-photo token, which has no place
+    if getattr(decoder, "pooled", False):  # the rest goes to the pooled vector, which is no cell
         assert ((total > 0) & (total < 1)).all()
     else:
         assert close(total, torch.ones_like(total))
-    if "gate" in seen:
-        assert ((seen["gate"] > 0) & (seen["gate"] < 1)).all()
+    if "gate" in extras:
+        assert ((extras["gate"] > 0) & (extras["gate"] < 1)).all()
 
 
 @pytest.mark.parametrize(("options", "has_gate"), [({}, True), ({"gate": False}, False), ({"mode": "hard"}, True)])
@@ -228,55 +229,57 @@ def test_the_gate_belongs_to_both_modes_and_can_be_left_out(options: dict[str, A
 @torch.no_grad()
 def test_the_transformer_tells_its_heads_apart() -> None:
     decoder = build(VARIANTS["transformer"])
-    _, _, seen = decoder.step(words(2)[:, 0], decoder.start(photos(2)))
-    assert seen["attention_by_head"].shape == (2, 2, 2, PLACES)  # rows, blocks, heads, places
-    assert close(seen["attention_by_head"].mean((1, 2)), seen["attention"])
+    _, _, extras = decoder.step(words(2)[:, 0], decoder.start(photos(2)))
+    assert extras["attention_by_head"].shape == (2, 2, 2, CELLS)  # rows, blocks, heads, cells
+    assert close(extras["attention_by_head"].mean((1, 2)), extras["attention"])
 
 
 @torch.no_grad()
 def test_the_transformer_looks_where_what_it_adds_comes_from() -> None:
     attention = Attention(8, heads=2)
-    values = torch.randn(3, 2, PLACES, 4)
-    values[:, :, 3] = 0  # a place to rest: whatever its weight, it brings nothing
+    values = torch.randn(3, 2, CELLS, 4)
+    values[:, :, 3] = 0  # a cell for idle heads: whatever its weight, it adds nothing
     strengths = attention.strengths(values)
     assert (strengths[:, :, 3] == 0).all()
-    alone = torch.zeros(3, 2, PLACES, 4)
-    alone[:, 1, 2] = values[:, 1, 2]  # one head, one place
+    alone = torch.zeros(3, 2, CELLS, 4)
+    alone[:, 1, 2] = values[:, 1, 2]  # one head, one cell
     added = attention.output(attention._join(alone)) - attention.output.bias
     assert close(added[:, 2].norm(dim=-1), strengths[:, 1, 2])
 
 
 @torch.no_grad()
-def test_hard_attention_in_training_draws_one_place_per_word_and_reports_its_log_probability() -> None:
+def test_hard_attention_in_training_draws_one_location_per_word_and_reports_its_log_probability() -> None:
     decoder = build(VARIANTS["hard attention, expectation"]).train()
     decoder.dropout.p = 0.0
     features, tokens = photos(2), words(200)
     decoder.expectation = 0.0
     output = decoder(features, tokens)
-    place = output.extras["place"]
-    assert place.shape == output.extras["place_log_prob"].shape == tokens.shape
+    location = output.extras["location"]
+    assert location.shape == output.extras["location_log_prob"].shape == tokens.shape
     log_attention = output.attention.log()
-    assert close(output.extras["place_log_prob"], log_attention.gather(2, place[:, :, None]).squeeze(2))
-    assert close(output.extras["place_entropy"], -(output.attention * log_attention).sum(-1))
+    assert close(output.extras["location_log_prob"], log_attention.gather(2, location[:, :, None]).squeeze(2))
+    assert close(output.extras["location_entropy"], -(output.attention * log_attention).sum(-1))
     assert not output.extras["on_expectation"].any()
-    drawn = torch.nn.functional.one_hot(place[:, 0], PLACES).float().view(2, 100, PLACES).mean(1)
-    expected = output.attention[:, 0].view(2, 100, PLACES).mean(1)  # the first look does not depend on the words
+    drawn = torch.nn.functional.one_hot(location[:, 0], CELLS).float().view(2, 100, CELLS).mean(1)
+    expected = (
+        output.attention[:, 0].view(2, 100, CELLS).mean(1)
+    )  # the first word's attention does not depend on the words
     assert (drawn - expected).abs().max() < 0.2  # 4 standard deviations of a share of 100 draws
 
 
 @torch.no_grad()
-def test_hard_attention_sees_exactly_the_drawn_place() -> None:
-    """One word of one photo: the same draw gives the same logits, another place gives others."""
+def test_hard_attention_attends_to_exactly_the_drawn_location() -> None:
+    """One word of one photo: the same draw gives the same logits, another location gives others."""
     decoder = build(VARIANTS["hard attention, expectation"]).train()
     decoder.dropout.p, decoder.expectation = 0.0, 0.0
     tokens = torch.full((60, 1), 5)
     output = decoder(photos(1), tokens)
-    places = output.extras["place"][:, 0]
-    assert len(places.unique()) > 1
-    for first in places.unique():
-        of_place = output.logits[places == first]
-        assert close(of_place, of_place[:1].expand_as(of_place))
-        assert not close(of_place[0], output.logits[places != first][0])
+    locations = output.extras["location"][:, 0]
+    assert len(locations.unique()) > 1
+    for first in locations.unique():
+        of_location = output.logits[locations == first]
+        assert close(of_location, of_location[:1].expand_as(of_location))
+        assert not close(of_location[0], output.logits[locations != first][0])
 
 
 @torch.no_grad()
@@ -301,7 +304,7 @@ def test_hard_attention_looks_at_the_expectation_or_the_most_likely_place_as_ask
     assert close(a.attention[:, 0], b.attention[:, 0])
     assert not close(a.logits, b.logits)
     sharp = expectation.state_dict()
-    sharp["energy.weight"] = sharp["energy.weight"] * 1e5  # where one place takes all, the two agree
+    sharp["energy.weight"] = sharp["energy.weight"] * 1e5  # where one location takes all, the two agree
     expectation.load_state_dict(sharp)
     likely.load_state_dict(sharp)
     assert close(expectation(features, tokens).logits, likely(features, tokens).logits)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from looking import NATIVE, noise, outputs
+from encoder_cases import NATIVE, noise, outputs
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -60,9 +60,11 @@ def test_a_file_of_one_part_loads_into_that_part(tmp_path: Path) -> None:
     assert encoder.preprocess.std == (0.4, 0.5, 0.6)
 
 
-def test_a_file_in_the_librarys_layout_needs_no_description(tmp_path: Path) -> None:
+@pytest.mark.parametrize("auxiliary", [True, False])
+def test_a_file_in_the_librarys_layout_needs_no_description(tmp_path: Path, auxiliary: bool) -> None:
+    """GoogLeNet's own file has the auxiliary classifiers of its training, others have not."""
     torch.manual_seed(3)
-    model = torchvision.models.googlenet(weights=None, init_weights=False).eval()
+    model = torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=auxiliary).eval()
     path = tmp_path / "googlenet.safetensors"
     save_file(model.state_dict(), path)
     encoder = build_encoder("googlenet", weights=str(path), image_size=64)
@@ -184,7 +186,7 @@ def timm_file(name: str, path: Path, **options: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def test_clip_loads_from_a_file_and_gives_49_places_and_a_class_token_of_768_numbers(tmp_path: Path) -> None:
+def test_clip_loads_from_a_file_and_gives_49_patches_and_a_class_token_of_768_numbers(tmp_path: Path) -> None:
     import timm
 
     path = tmp_path / "clip.safetensors"

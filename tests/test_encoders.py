@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from looking import NATIVE, noise, outputs
+from encoder_cases import NATIVE, noise, outputs
 from torch import Tensor, nn
 
 from sightline.errors import ConfigError
@@ -20,7 +20,7 @@ from sightline.nn.encoders.torchvision_cnn import NETWORKS
 from sightline.nn.encoders.weights import fingerprint
 from sightline.nn.torchvision_import import torchvision
 
-SMALL = {"patches": 32, "dinov2-vits14": 56}  # 96 pixels otherwise: quick, and still several places
+SMALL = {"patches": 32, "dinov2-vits14": 56}  # 96 pixels otherwise: quick, and still several cells
 # A layer somewhere in the middle, and parameters before and after its first one.
 MIDDLE = {
     "patches": ("blocks.1", "blocks.0.", "blocks.1."),
@@ -66,7 +66,7 @@ def test_the_grid_at_the_networks_own_size_is_the_promised_one(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet101", "resnet152", "densenet121", "densenet201"])
-def test_deep_networks_give_14x14_places_at_448_pixels(name: str) -> None:
+def test_deep_networks_give_14x14_cells_at_448_pixels(name: str) -> None:
     with torch.device("meta"):
         encoder = build_encoder(name, image_size=448)
     assert (encoder.height, encoder.width) == (14, 14)
@@ -81,7 +81,7 @@ def test_features_have_the_measured_shape(encoder: Encoder) -> None:
     assert features.grid.isfinite().all()
 
 
-def test_different_places_have_different_vectors(encoder: Encoder) -> None:
+def test_different_cells_have_different_vectors(encoder: Encoder) -> None:
     """A pooling that repeats vectors, or a network cut after its global pooling, would give neighbours alike."""
     picture = noise(encoder) * 0.2
     picture[..., encoder.preprocess.size // 2 :] += 2.0  # the right half is another one
@@ -98,7 +98,7 @@ LOCAL = ["patches", "alexnet", "googlenet", "vgg16", "vgg19", "densenet121", "cl
 
 
 @pytest.mark.parametrize("network", LOCAL, indirect=True)
-def test_places_lie_row_by_row_from_the_upper_left(encoder: Encoder) -> None:
+def test_cells_lie_row_by_row_from_the_upper_left(encoder: Encoder) -> None:
     """Where the picture is changed, the vectors change most, in networks that are not too deep to tell untrained."""
     check_corners(encoder)
 
@@ -133,7 +133,7 @@ def test_a_photo_is_seen_alike_alone_and_in_company(encoder: Encoder) -> None:
         assert (alone_pooled[0] - pooled[index]).norm() < 1e-2 * pooled[index].norm()
 
 
-def test_pooling_to_a_smaller_grid_averages_the_places() -> None:
+def test_pooling_to_a_smaller_grid_averages_the_cells() -> None:
     encoder, whole = build_encoder("googlenet", image_size=64, grid=2), build_encoder("googlenet", image_size=64)
     whole.load_state_dict(encoder.state_dict())
     assert (encoder.height, encoder.width) == (2, 2)
@@ -155,7 +155,7 @@ def test_a_grid_larger_than_the_networks_own_is_refused_with_the_size_that_gives
         build_encoder(name, grid=grid)
     message = str(caught.value)
     side = NATIVE[name][1]
-    assert f"encoder.grid={grid}: {name} gives {side}x{side} places at {NATIVE[name][3]} pixels" in message
+    assert f"encoder.grid={grid}: {name} gives {side}x{side} cells at {NATIVE[name][3]} pixels" in message
     size = int(message.split("set encoder.image_size=")[1].split(" ")[0])
     with torch.device("meta"):
         assert build_encoder(name, grid=grid, image_size=size).height == grid
@@ -299,8 +299,8 @@ def test_weights_that_cannot_be_downloaded_ask_for_a_file(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["mixer_s32_224", "crossvit_tiny_240", "levit_128s"])
-def test_a_network_without_a_grid_of_places_is_refused(name: str) -> None:
-    with torch.device("meta"), pytest.raises(ConfigError, match=f"timm's '{name}' gives no grid of places"):
+def test_a_network_without_a_grid_is_refused(name: str) -> None:
+    with torch.device("meta"), pytest.raises(ConfigError, match=f"timm's '{name}' gives no grid of features"):
         build_encoder(name)
 
 

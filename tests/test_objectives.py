@@ -22,7 +22,7 @@ from sightline.training.objectives.hard_attention import HardAttention
 from sightline.training.objectives.self_critical import SelfCritical
 from sightline.types import DecoderOutput, ImageFeatures
 
-PLACES, DEPTH = 3, 4
+CELLS, DEPTH = 3, 4
 
 
 class Tiny(nn.Module):
@@ -43,8 +43,8 @@ class Tiny(nn.Module):
 
 def some_features(photos: int = 1) -> ImageFeatures:
     generator = torch.Generator().manual_seed(1)
-    grid = torch.randn(photos, PLACES, DEPTH, generator=generator, dtype=torch.float64)
-    return ImageFeatures(grid, grid.mean(1), 1, PLACES)
+    grid = torch.randn(photos, CELLS, DEPTH, generator=generator, dtype=torch.float64)
+    return ImageFeatures(grid, grid.mean(1), 1, CELLS)
 
 
 def batch_of(tokens, photos: int = 1) -> Batch:
@@ -84,7 +84,7 @@ def test_label_smoothing_mixes_in_the_uniform_distribution():
     torch.testing.assert_close(CrossEntropy(pad=0, label_smoothing=0.1)(model, batch)[0], expected)
 
 
-def test_the_doubly_stochastic_penalty_is_zero_only_when_every_place_is_looked_at_once():
+def test_the_doubly_stochastic_penalty_is_zero_only_when_attention_to_every_cell_sums_to_one():
     even = torch.full((1, 3, 3), 1 / 3)
     words = torch.ones(1, 3, dtype=torch.bool)
     assert doubly_stochastic(even, words).item() == pytest.approx(0)
@@ -108,19 +108,19 @@ def hard():
 
 
 def each_path(model, batch, objective, monkeypatch):
-    """For every way to look: the probability of it, log p(y|s), and the objective's loss."""
+    """For every sequence of locations: the probability of it, log p(y|s), and the objective's loss."""
     steps = batch.tokens.shape[1] - 1
-    for path in itertools.product(range(PLACES), repeat=steps):
-        places = iter(path)
+    for path in itertools.product(range(CELLS), repeat=steps):
+        locations = iter(path)
         monkeypatch.setattr(
-            torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places))
+            torch, "multinomial", lambda weights, n, locations=locations: torch.full((len(weights), 1), next(locations))
         )
         output = model(batch.photos, batch.tokens[:, :-1])
-        chance = output.extras["place_log_prob"].sum().exp()
+        chance = output.extras["location_log_prob"].sum().exp()
         likelihood = output.logits.log_softmax(-1).gather(2, batch.tokens[:, 1:, None]).sum()
-        places = iter(path)
+        locations = iter(path)
         monkeypatch.setattr(
-            torch, "multinomial", lambda weights, n, places=places: torch.full((len(weights), 1), next(places))
+            torch, "multinomial", lambda weights, n, locations=locations: torch.full((len(weights), 1), next(locations))
         )
         loss, _ = objective(model, batch)
         yield chance, likelihood, loss
@@ -195,7 +195,7 @@ def test_a_captions_own_baseline_is_its_likelihood_without_draws(hard, captions)
 
 @torch.no_grad()
 def test_later_words_and_the_captions_own_baseline_make_the_estimate_steadier(hard):
-    """How much the attention's gradient varies over draws of places, on captions of common and of rare words."""
+    """How much the attention's gradient varies over draws of locations, on captions of common and of rare words."""
     hard.decoder.output.bias += torch.tensor([0, 0, 1, 0, 0, 2, -2])
     batch = batch_of([[1, 5, 5, 5, 2], [1, 6, 6, 6, 2]], photos=2)
     spread = {}
@@ -208,7 +208,7 @@ def test_later_words_and_the_captions_own_baseline_make_the_estimate_steadier(ha
             objective(hard, batch)
         with torch.enable_grad():
             losses = (objective(hard, batch)[0] for _ in range(100))
-            draws = torch.stack([torch.autograd.grad(loss, hard.decoder.place.weight)[0] for loss in losses])
+            draws = torch.stack([torch.autograd.grad(loss, hard.decoder.key.weight)[0] for loss in losses])
         spread[baseline, credit] = float(draws.var(0).sum())
     assert spread["own", "later"] < 0.5 * spread["average", "later"] < 0.5 * spread["average", "caption"]
 

@@ -19,7 +19,7 @@ from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.tokenizers import train_tokenizer
 from sightline.training.records import epoch_line, gain
 from sightline.training.setup import build_model, build_parts, build_tokenizer
-from sightline.training.start import BY_WORD, grown
+from sightline.training.start import PER_WORD, resized
 from sightline.training.trainer import train
 
 TINY = {
@@ -70,7 +70,7 @@ def test_a_run_that_starts_from_a_model_keeps_its_ids_and_learns_new_words(my_ca
     assert tokenizer.tokens == (*before.tokenizer.tokens, "wombat")
     model, old = build_model(recipe, tokenizer), before.model.state_dict()
     for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor[: len(old[name])] if name in BY_WORD else tensor, old[name]), name
+        assert torch.equal(tensor[: len(old[name])] if name in PER_WORD else tensor, old[name]), name
     unknown = before.model.decoder.embedding.vectors.weight[tokenizer.unknown]
     assert torch.equal(model.decoder.embedding.vectors.weight[-1], unknown)
     train(recipe, my_captions, tmp := my_captions.parent / "run")
@@ -84,7 +84,7 @@ def test_without_new_words_the_vocabulary_stays(my_captions: Path, tiny_model: P
 
 def test_new_words_together_are_as_likely_as_the_unknown_was() -> None:
     bias = torch.tensor([0.0, 0.0, 0.0, 2.0])
-    wider = grown({"decoder.output.bias": bias}, 7)["decoder.output.bias"]
+    wider = resized({"decoder.output.bias": bias}, 7)["decoder.output.bias"]
     assert torch.equal(wider[:4], bias)
     assert wider[4:].exp().sum() == pytest.approx(0.75 * bias[3].exp())  # three of four shares
 

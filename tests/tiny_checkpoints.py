@@ -19,7 +19,7 @@ TEXTS = ["a dog runs on the grass", "a red ball lies on the grass", "the dog's b
 LENGTH = 9
 OPTIONS: dict[str, dict[str, Any]] = {
     "lstm": {"width": 8, "hidden": 8, "dropout": 0.5},
-    "attention-lstm": {"width": 8, "hidden": 8, "attention": 8, "mode": "soft", "gate": True, "look": "expectation"},
+    "attention-lstm": {"width": 8, "hidden": 8, "attention": 8, "mode": "soft", "gate": True, "attend": "expectation"},
     "transformer": {"width": 8, "heads": 2, "blocks": 1, "pooled": True, "tie_output": False, "dropout": 0.1},
 }
 

@@ -53,7 +53,7 @@ class DecoderOutput:
 
     logits: Tensor  # (B*K, T, V)
     attention: Tensor | None = None  # (B*K, T, N): the weights with which each predicted token attends to the grid
-    extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), place_log_prob, place_entropy
+    extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), location_log_prob, location_entropy
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Pre-norm transformer blocks shared by the patch encoder and the transformer decoder.
 
-Queries, keys and values have no bias and the output projection has one: with that, source 001's parameter counts
-(197,888 per encoder block, 263,808 per decoder block at width 128) come out exactly.
+Queries, keys and values have no bias and the output projection has one. So a block of width 128 has as many parameters
+as in the image-captioning tutorial of the repository "learn-llm" (train-image-caption.py), whose models the
+patch-transformer recipes rebuild: 197,888 for the encoder, 263,808 for the decoder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 class Layout:
     """Where the real words of padded captions (R, T) are. Only attention needs the padded form; all else runs on the
-    (n, D) real words alone: with five captions to a photo, two in five places of a batch are padding."""
+    (n, D) real words alone: with five captions to a photo, two in five positions of a batch are padding."""
 
     def __init__(self, real: Tensor):
         self.shape = real.shape
@@ -33,8 +34,8 @@ class Layout:
 class Attention(nn.Module):
     """Multi-head attention with separate key/value preparation, so that they can be computed once and kept.
 
-    Dropout acts on what attention adds, not on its weights: a random number for each word and place is a fifth of a
-    training step and keeps the fused kernel out.
+    Dropout acts on what attention adds, not on its weights: a random number for each word and cell takes a fifth of
+    a training step and rules out the fused kernel.
     """
 
     def __init__(self, width: int, heads: int):
@@ -58,7 +59,7 @@ class Attention(nn.Module):
         return self.output(layout.pack(self._mix(layout.unpack(self.query(x)), keys, values, causal=True)))
 
     def over_photo(self, x: Tensor, layout: Layout, keys: Tensor, values: Tensor) -> Tensor:
-        """Packed words (n, D) look at their photo's places: the K captions of a photo share its keys and values."""
+        """Packed words (n, D) attend to their photo's cells; the K captions of a photo share its keys and values."""
         query = layout.unpack(self.query(x))  # (B*K, T, D)
         mixed = self._mix(query.view(keys.shape[0], -1, query.shape[-1]), keys, values)  # (B, K*T, D)
         return self.output(layout.pack(mixed.view_as(query)))
@@ -70,9 +71,9 @@ class Attention(nn.Module):
         return self.output(self._join(weights @ values)), weights
 
     def strengths(self, values: Tensor) -> Tensor:
-        """How long a vector each place would add to the words if looked at alone: (B, heads, N)."""
-        own = self.output.weight.T.view(self.heads, -1, self.output.weight.shape[0])  # (heads, D / heads, D)
-        return ((values @ (own @ own.transpose(1, 2))) * values).sum(-1).clamp(min=0).sqrt()
+        """The length of the vector that each cell adds to a word at an attention weight of 1: (B, heads, N)."""
+        output = self.output.weight.T.view(self.heads, -1, self.output.weight.shape[0])  # (heads, D / heads, D)
+        return ((values @ (output @ output.transpose(1, 2))) * values).sum(-1).clamp(min=0).sqrt()
 
     def _mix(self, query: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
         return self._join(F.scaled_dot_product_attention(self._split(query), keys, values, is_causal=causal))
@@ -92,7 +93,7 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention over places, then a feed-forward network."""
+    """Self-attention over patches, then a feed-forward network."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()

@@ -98,7 +98,7 @@ class AttentionLstmDecoder(Section):
     attention: Size = 512
     dropout: Fraction = 0.5
     gate: bool = True
-    look: Literal["expectation", "most-likely"] = "expectation"  # hard attention when captioning
+    attend: Literal["expectation", "most-likely"] = "expectation"  # hard attention when captioning
 
 
 class TransformerDecoder(Section):
@@ -133,8 +133,8 @@ class HardAttention(Section):
     score_weight: Annotated[float, Field(ge=0)] = 1.0  # 1: the exact gradient of the bound
     doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
     label_smoothing: Fraction = 0.0
-    baseline: Literal["own", "average"] = "own"  # "average", "caption": the paper's, far noisier
-    credit: Literal["later", "caption"] = "later"  # which words a place is judged by
+    baseline: Literal["own", "average"] = "own"  # "average", "caption": the paper's, much higher variance
+    credit: Literal["later", "caption"] = "later"  # which words a location is credited with
 
 
 class SelfCritical(Section):

@@ -1,4 +1,4 @@
-"""Byte-pair encoding (Sennrich et al. 2016, source 001's "next"): frequent words whole, rare ones in pieces.
+"""Byte-pair encoding (Sennrich et al., 2016): frequent words whole, rare ones in pieces.
 
 It reads the same punctuation-free words as the word tokenizer, so that comparing the two changes one thing only.
 A piece that opens a word begins with "▁". No bytes below characters: half a character can never be written.

@@ -1,4 +1,4 @@
-"""Characters as tokens (source 001): every lower-case character seen in training, the space included."""
+"""Characters as tokens: every lower-case character of the training captions, the space included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words as tokens (sources 000, 002 to 004): those seen often enough in training, the most frequent first."""
+"""Words as tokens: those that the training captions have often enough, the most frequent first."""
 
 from __future__ import annotations
 

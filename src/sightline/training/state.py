@@ -1,7 +1,7 @@
-"""All a run needs to go on as if it had never stopped, in one safetensors file, replaced atomically.
+"""The whole state of a training run in one safetensors file, replaced atomically: resuming continues to the bit.
 
-Weights that are trained, optimizer moments, averaged weights, the objective's buffers and random-number states are
-tensors; counters and scores are JSON in the file's metadata. No pickle.
+Trained weights, optimizer moments, averaged weights, the objective's buffers and random-number states are tensors;
+counters, the schedule and scores are JSON in the file's metadata. No pickle.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_state(
     schedule: Schedule,
     average: AveragedWeights | None,
 ) -> dict[str, Any]:
-    """Put everything back; returns the run's progress."""
+    """Restore everything; returns the run's progress."""
     tensors, metadata = read_tensors(path)
     try:
         facts = json.loads(metadata["facts"])
@@ -71,7 +71,7 @@ def load_state(
         if set(kept) != set(weights):
             odd = sorted(set(kept) ^ set(weights))[0]
             raise CheckpointError(
-                f"{path} is of another recipe: {odd!r} does not fit; resume with the recipe it was begun with"
+                f"{path} is of another recipe: {odd!r} does not fit; resume with the recipe it was started with"
             )
         with torch.no_grad():
             for name, tensor in kept.items():
@@ -99,7 +99,7 @@ def load_state(
 
 
 def _kept(step: nn.Module) -> dict[str, Tensor]:
-    """What training changes: trained parameters and buffers; a frozen encoder is rebuilt from its weights."""
+    """What training changes: trained parameters and buffers. A frozen encoder is built from its own weights again."""
     parameters = {name: p for name, p in step.named_parameters() if p.requires_grad}
     buffers = {name: b for name, b in step.named_buffers() if ".encoder." not in f".{name}"}
     return parameters | buffers

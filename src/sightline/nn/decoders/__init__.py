@@ -1,4 +1,4 @@
-"""Networks that turn features into words. A new one is a file and a line here."""
+"""Networks that turn image features into captions. A new one is a file and a line here."""
 
 from __future__ import annotations
 

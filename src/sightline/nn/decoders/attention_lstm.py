@@ -1,9 +1,9 @@
-"""Show, Attend and Tell (Xu et al., 2015): an LSTM that looks at one place of the photo, or a blend, for every word.
+"""Show, Attend and Tell (Xu et al., 2015): an LSTM that attends to the photo's grid cells anew for every word.
 
-Section 3.1.2 (LSTM, deep output), 4.1 (hard attention), 4.2 (soft attention with the gate). The gate is there in both
-modes, as in the authors' own program, so that hard attention can start from what soft attention learnt. Departures from
-the paper: the annotation vectors pass a layer norm first (networks differ in scale by orders of magnitude), and the
-initial states come from one linear layer with tanh each.
+Section 3.1.2 (LSTM, deep output), 4.1 (hard attention: one cell), 4.2 (soft attention: a weighted mean, with a gate).
+The gate exists in both modes, as in the authors' own program, so that hard attention can start from trained soft
+attention. Departures from the paper: the annotation vectors pass a layer norm first (networks differ in scale by orders
+of magnitude), and the initial states come from one linear layer with tanh each.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class AttentionLSTM(Decoder):
         attention: int = 512,
         dropout: float = 0.5,
         gate: bool = True,
-        look: Literal["expectation", "most-likely"] = "expectation",
+        attend: Literal["expectation", "most-likely"] = "expectation",
     ):
         super().__init__()
-        self.mode, self.look, self.max_length = mode, look, max_length
-        self.expectation = 0.5  # share of rows trained on the expected place; the hard-attention objective sets it
+        self.mode, self.attend, self.max_length = mode, attend, max_length
+        self.expectation = 0.5  # share of rows trained on the expected context; the hard-attention objective sets it
         self.vocabulary = embedding.vectors.num_embeddings
         self.norm = nn.LayerNorm(features)
         self.first_hidden = nn.Linear(features, hidden)
         self.first_cell = nn.Linear(features, hidden)
         self.embedding = embedding
         # f_att(a, h) = v' tanh(W_a a + W_h h + b)
-        self.place = nn.Linear(features, attention)
+        self.key = nn.Linear(features, attention)
         self.query = nn.Linear(hidden, attention, bias=False)
         self.energy = nn.Linear(attention, 1, bias=False)
         self.gate = nn.Linear(hidden, 1) if gate else None
@@ -56,18 +56,19 @@ class AttentionLSTM(Decoder):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, features: ImageFeatures) -> DecoderState:
-        # The norm's scale and shift act after blending and inside ``place``: cached features then need no gradient.
+        # The norm's scale and shift are applied to the weighted mean and inside ``key``: cached features then need no
+        # gradient. A factor of 2 belongs to the sigmoid that stands for tanh in ``_context``.
         annotations = F.layer_norm(features.grid, self.norm.normalized_shape, eps=self.norm.eps)  # (B, N, D)
-        places = F.linear(annotations, 2 * self.place.weight * self.norm.weight, 2 * self.place(self.norm.bias))
+        keys = F.linear(annotations, 2 * self.key.weight * self.norm.weight, 2 * self.key(self.norm.bias))
         mean = self._scaled(annotations.mean(1))
         return DecoderState(
-            {"annotations": annotations, "places": places},  # projected once, not at every word
+            {"annotations": annotations, "keys": keys},  # projected once, not at every word
             {"hidden": torch.tanh(self.first_hidden(mean)), "cell": torch.tanh(self.first_cell(mean))},
         )
 
-    def _scaled(self, blend: Tensor) -> Tensor:
-        """The layer norm's scale and shift for a blend of annotation vectors whose weights sum to 1."""
-        return torch.addcmul(self.norm.bias, self.norm.weight, blend)
+    def _scaled(self, mean: Tensor) -> Tensor:
+        """The layer norm's scale and shift for a weighted mean of annotation vectors, its weights summing to 1."""
+        return torch.addcmul(self.norm.bias, self.norm.weight, mean)
 
     def forward(self, features: ImageFeatures, tokens: Tensor) -> DecoderOutput:
         state = self.start(features).repeat(captions_per_photo(len(tokens), len(features)))
@@ -76,61 +77,64 @@ class AttentionLSTM(Decoder):
         expected = self._rows_on_expectation(len(tokens), tokens.device)
         collected: dict[str, list[Tensor]] = {}
         for t in range(tokens.shape[1]):
-            state, seen = self._attend_and_advance(word_gates[:, t], state, expected)
-            for name, value in seen.items():
+            state, outputs = self._advance(word_gates[:, t], state, expected)
+            for name, value in outputs.items():
                 collected.setdefault(name, []).append(value)
-        seen = {name: torch.stack(values, 1) for name, values in collected.items()}  # each (R, T, ...)
-        logits = self._predict(words, seen.pop("hidden"), seen.pop("context"))  # all words at once
+        outputs = {name: torch.stack(values, 1) for name, values in collected.items()}  # each (R, T, ...)
+        logits = self._predict(words, outputs.pop("hidden"), outputs.pop("context"))  # all words at once
         extras = {} if expected is None else {"on_expectation": expected}
-        return DecoderOutput(logits, seen.pop("attention"), seen | extras)
+        return DecoderOutput(logits, outputs.pop("attention"), outputs | extras)
 
     def step(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
         word = self.embedding(token)
-        state, seen = self._attend_and_advance(self.from_word(word), state, None)
-        return self._predict(word, seen.pop("hidden"), seen.pop("context")), state, seen
+        state, outputs = self._advance(self.from_word(word), state, None)
+        return self._predict(word, outputs.pop("hidden"), outputs.pop("context")), state, outputs
 
-    def _attend_and_advance(
+    def _advance(
         self, word_gates: Tensor, state: DecoderState, expected: Tensor | None
     ) -> tuple[DecoderState, dict[str, Tensor]]:
         hidden, cell = state.hypotheses["hidden"], state.hypotheses["cell"]
-        context, seen = self._look(hidden, state, expected)
+        context, outputs = self._context(hidden, state, expected)
         gates = word_gates + self.from_state(torch.cat([context, hidden], dim=1))
         into, forget, new, out = gates.chunk(4, dim=1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(into) * torch.tanh(new)
         hidden = torch.sigmoid(out) * torch.tanh(cell)
-        seen |= {"hidden": hidden, "context": context}
-        return DecoderState(state.encoder_cache, {"hidden": hidden, "cell": cell}), seen
+        outputs |= {"hidden": hidden, "context": context}
+        return DecoderState(state.encoder_cache, {"hidden": hidden, "cell": cell}), outputs
 
-    def _look(self, hidden: Tensor, state: DecoderState, expected: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _context(
+        self, hidden: Tensor, state: DecoderState, expected: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The context z_t of each row (R, D), with attention (R, N) and what the mode adds."""
-        annotations, places = state.encoder_cache["annotations"], state.encoder_cache["places"]
+        annotations, keys = state.encoder_cache["annotations"], state.encoder_cache["keys"]
         photos, count, _ = annotations.shape
-        query = 2 * self.query(hidden).view(photos, -1, 1, places.shape[-1])  # (B, K, 1, A)
-        # tanh(x) is 2 sigmoid(2x) - 1: on a CPU a third of the time; v' (-1) is the same everywhere, softmax drops it
-        energy = 2 * self.energy((places[:, None] + query).sigmoid_()).squeeze(-1)  # (B, K, N)
+        query = 2 * self.query(hidden).view(photos, -1, 1, keys.shape[-1])  # (B, K, 1, A)
+        # v' tanh(x) with tanh(x) = 2 sigmoid(2x) - 1, which takes a third of the time on a CPU; the -1 adds the same to
+        # every cell, and softmax drops it
+        energy = 2 * self.energy((keys[:, None] + query).sigmoid_()).squeeze(-1)  # (B, K, N)
         weights = energy.softmax(-1)
-        seen = {"attention": weights.reshape(-1, count)}
+        outputs = {"attention": weights.reshape(-1, count)}
         if self.mode == "hard":
-            weights = self._choose(energy.reshape(-1, count), expected, seen).view_as(weights)
+            weights = self._choose(energy.reshape(-1, count), expected, outputs).view_as(weights)
         context = self._scaled(weights @ annotations).flatten(0, 1)  # (R, D)
         if self.gate is not None:
             gate = torch.sigmoid(self.gate(hidden))
-            context, seen["gate"] = gate * context, gate.squeeze(1)
-        return context, seen
+            context, outputs["gate"] = gate * context, gate.squeeze(1)
+        return context, outputs
 
-    def _choose(self, energy: Tensor, expected: Tensor | None, seen: dict[str, Tensor]) -> Tensor:
-        """Hard attention's weights: one place drawn while training; the expectation or most likely place otherwise."""
+    def _choose(self, energy: Tensor, expected: Tensor | None, outputs: dict[str, Tensor]) -> Tensor:
+        """Hard attention's weights: one cell drawn while training; the expectation or most likely cell otherwise."""
         log_weights = energy.log_softmax(-1)
         weights = log_weights.exp()
         if expected is None:
-            if self.look == "expectation":
+            if self.attend == "expectation":
                 return weights
             return torch.zeros_like(weights).scatter(1, energy.argmax(1, keepdim=True), 1.0)
-        place = torch.multinomial(weights.detach(), 1)  # (R, 1)
-        seen["place"] = place.squeeze(1)
-        seen["place_log_prob"] = log_weights.gather(1, place).squeeze(1)
-        seen["place_entropy"] = -(weights * log_weights).sum(1)
-        drawn = torch.zeros_like(weights).scatter(1, place, 1.0)
+        location = torch.multinomial(weights.detach(), 1)  # (R, 1)
+        outputs["location"] = location.squeeze(1)
+        outputs["location_log_prob"] = log_weights.gather(1, location).squeeze(1)
+        outputs["location_entropy"] = -(weights * log_weights).sum(1)
+        drawn = torch.zeros_like(weights).scatter(1, location, 1.0)
         return torch.where(expected[:, None], weights, drawn)
 
     def _rows_on_expectation(self, rows: int, device: torch.device) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Word vectors: learned from scratch, or GloVe's, projected to the decoder's width (source 001, "CLIP + GloVe").
+"""Word vectors: learned from scratch, or GloVe's, projected to the decoder's width (Pennington et al., 2014).
 
 GloVe's numbers are copied into the model, so a trained checkpoint no longer needs the GloVe file.
 """

@@ -1,4 +1,8 @@
-"""Source 000's decoder (Show and Tell): the photo is the first word an LSTM reads, and never seen again."""
+"""Show and Tell's decoder (Vinyals et al., 2015): the photo's vector is the first input of an LSTM, and the only one.
+
+The batch norm after its projection follows the tutorial "CNN + LSTM Image Captioning: No Transformers, No Vibes, Just
+Math".
+"""
 
 from __future__ import annotations
 

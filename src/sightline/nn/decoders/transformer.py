@@ -1,8 +1,8 @@
-"""Source 001's decoder: words attend to earlier words and, through cross-attention, to the places of the photo.
+"""A transformer decoder (Vaswani et al., 2017): words attend to earlier words and, by cross-attention, to the photo.
 
-Where it looked is told by what each place brings: its attention weight times the length of the vector that the weight
-multiplies (Kobayashi et al., 2020). Idle heads rest on places whose vectors are next to nothing; by weights alone those
-corners would shine.
+Its attention maps show norms, not weights (Kobayashi et al., 2020): the attention weight of a grid cell times the
+length of the vector that it multiplies. Idle heads put their weight on cells whose vectors are almost zero; a map of
+weights alone would show those cells.
 """
 
 from __future__ import annotations
@@ -88,16 +88,17 @@ class Transformer(Decoder):
         pasts, weights = [], []
         for index, block in enumerate(self._typed_blocks()):
             keys, values = state.encoder_cache[f"keys_{index}"], state.encoder_cache[f"values_{index}"]
-            x, longer, looked = block.step(x, past[:, index], keys, values)
+            x, longer, attention = block.step(x, past[:, index], keys, values)
             pasts.append(longer)
-            brought = (
-                looked.view(keys.shape[0], -1, *looked.shape[1:]) * state.encoder_cache[f"strengths_{index}"][:, None]
+            norms = (
+                attention.view(keys.shape[0], -1, *attention.shape[1:])
+                * state.encoder_cache[f"strengths_{index}"][:, None]
             )
-            weights.append(brought.view_as(looked))
+            weights.append(norms.view_as(attention))
         by_head = torch.stack(weights, 1)  # (R, blocks, heads, N (+ 1))
-        by_head = by_head / by_head.mean((1, 2)).sum(-1)[:, None, None, None]  # shares of all that was brought
+        by_head = by_head / by_head.mean((1, 2)).sum(-1)[:, None, None, None]  # shares that sum to 1
         if self.pooled:
-            by_head = by_head[..., :-1]  # where on the grid; the whole-photo token has no place
+            by_head = by_head[..., :-1]  # the pooled vector is no cell of the grid
         extras = {"attention": by_head.mean((1, 2)), "attention_by_head": by_head}
         state = DecoderState(state.encoder_cache, {"past": torch.stack(pasts, 1)})
         return self.output(self.norm(x[:, 0])), state, extras

@@ -1,4 +1,4 @@
-"""Networks that turn a photo into vectors at places. A new one is a file and a line here."""
+"""Networks that turn a photo into a grid of feature vectors. A new one is a file and a line here."""
 
 from __future__ import annotations
 

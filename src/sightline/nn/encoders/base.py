@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         return ImageFeatures(maps.flatten(2).transpose(1, 2), pooled, maps.shape[2], maps.shape[3])
 
     def measure(self, shape: tuple[int, int, int] | None = None) -> None:
-        """The grid's depth, height and width: as given, or found by looking at one empty picture."""
+        """The grid's depth, height and width: as given, or found by encoding one black image."""
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if shape:
             self.dimension, self.height, self.width = shape
@@ -105,6 +105,6 @@ def check_grid(name: str, maps_size: int, grid: int | None, image_size: int) -> 
     if grid and grid > maps_size:
         wanted = -(-image_size * grid // maps_size // 32) * 32
         raise ConfigError(
-            f"encoder.grid={grid}: {name} gives {maps_size}x{maps_size} places at {image_size} pixels and pooling up "
+            f"encoder.grid={grid}: {name} gives {maps_size}x{maps_size} cells at {image_size} pixels and pooling up "
             f"would repeat vectors; set encoder.image_size={wanted} or a smaller grid"
         )

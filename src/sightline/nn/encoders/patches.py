@@ -1,4 +1,8 @@
-"""Source 001's encoder from scratch: 8x8 patches of a small image as tokens, learned positions, pre-norm blocks."""
+"""A small vision transformer from scratch: 8x8 patches as tokens, learned positions, pre-norm blocks.
+
+After ViT (Dosovitskiy et al., 2021), in the sizes of the image-captioning tutorial of the repository "learn-llm"
+(train-image-caption.py). There is no class token: the pooled vector is the patches' mean.
+"""
 
 from __future__ import annotations
 

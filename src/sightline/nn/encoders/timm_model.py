@@ -1,7 +1,7 @@
 """Any timm backbone by name: CLIP ViT-B/32, DINOv2, EfficientNet-Lite, TinyViT, ...
 
-A convolutional map becomes a grid of its places; a vision transformer's patch tokens are the grid and its class token
-is the pooled vector (the mean of the places, where it has none).
+A convolutional feature map is the grid, and its mean the pooled vector. A vision transformer's patch tokens are the
+grid, and its class token the pooled vector (the patches' mean where it has none).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TimmModel(Encoder):
         try:
             self.network.reset_classifier(0, "")
         except (AssertionError, TypeError, ValueError, NotImplementedError):
-            raise self._no_places() from None
+            raise self._no_grid() from None
         self.preprocess = preprocess or self._preprocess(size, file, fit)
         self.measure(shape)
 
@@ -118,10 +118,10 @@ class TimmModel(Encoder):
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features = self.network.forward_features(images)
         if not isinstance(features, Tensor) or features.dim() not in (3, 4):
-            raise self._no_places()
+            raise self._no_grid()
         if features.dim() == 3:  # (B, prefix + N, D): a vision transformer
             if not hasattr(self.network, "num_prefix_tokens"):
-                raise self._no_places()
+                raise self._no_grid()
             prefix = self.network.num_prefix_tokens
             side = self.network.patch_embed.grid_size
             maps = features[:, prefix:].transpose(1, 2).unflatten(2, tuple(side))
@@ -132,6 +132,6 @@ class TimmModel(Encoder):
         check_grid(self.name, maps.shape[-1], self.grid, self.preprocess.size)
         return pool_to(maps, self.grid), pooled
 
-    def _no_places(self) -> ConfigError:
+    def _no_grid(self) -> ConfigError:
         others = ", ".join(ALIASES)
-        return ConfigError(f"timm's {self.name!r} gives no grid of places; choose another encoder, e.g. {others}")
+        return ConfigError(f"timm's {self.name!r} gives no grid of features; choose another encoder, e.g. {others}")

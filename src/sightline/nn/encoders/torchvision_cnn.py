@@ -1,4 +1,4 @@
-"""The convolutional networks of Show, Attend and Tell and its successors, cut where they still know *where*.
+"""The convolutional networks of Show, Attend and Tell and its successors, cut before their spatial grid is pooled away.
 
 | network | cut after | grid at its size | note |
 |---|---|---|---|
@@ -91,10 +91,11 @@ class TorchvisionCNN(Encoder):
         self.options = dict(options or {}) | (file.options if file else {})
         if unknown := set(self.options) - OPTIONS:
             raise ConfigError(f"encoder.options: {name} has no {sorted(unknown)}; it knows {sorted(OPTIONS)}")
-        model = self._build(weights)
+        tensors = file.tensors() if file else {}
+        model = self._build(weights, auxiliary=any(key.startswith("aux") for key in tensors))
         if file:
             file.check_arch(name)
-            load_strictly(self._part(model, file), file.tensors(), file.path)
+            load_strictly(self._part(model, file), tensors, file.path)
         if self.options.get("stride_in_1x1"):
             _stride_in_first_convolution(model, name)
         self.trunk = network.trunk(model)
@@ -105,12 +106,14 @@ class TorchvisionCNN(Encoder):
         )
         self.measure(shape)
 
-    def _build(self, weights: str) -> nn.Module:
+    def _build(self, weights: str, auxiliary: bool = False) -> nn.Module:
+        """torchvision's network; GoogLeNet with its auxiliary classifiers only where the weights have them."""
         from sightline.nn.torchvision_import import torchvision  # takes seconds: only who needs it waits
 
         arguments: dict[str, Any] = {"weights": "DEFAULT" if weights == "library" else None}
         if self.name == "googlenet":
-            arguments["init_weights"] = False  # its own truncated normal takes half a minute; torch's default serves
+            # Its own truncated normal takes half a minute; torch's default serves.
+            arguments |= {"init_weights": False, "aux_logits": auxiliary}
         try:
             return getattr(torchvision.models, self.name)(**arguments)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What training optimises. A new idea is a file and a line here; the loop stays as it is."""
+"""What training optimises. A new objective is a file and a line here; the training loop stays as it is."""
 
 from sightline.training.objectives.base import Objective
 from sightline.training.objectives.cross_entropy import CrossEntropy

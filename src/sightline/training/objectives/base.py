@@ -15,7 +15,7 @@ Logs = dict[str, Tensor]
 
 
 class Objective(nn.Module):
-    wants_trained = False  # learns from what the model itself draws: from random weights it gets nowhere fast
+    wants_trained = False  # trains on the model's own samples, which random weights make useless
 
     def prepare(self, model: Any, context: Any) -> None:
         """Called once before training with the model and the run's parts (tokenizer, references)."""
@@ -40,12 +40,12 @@ def token_losses(
 
 
 def doubly_stochastic(attention: Tensor, mask: Tensor) -> Tensor:
-    """sum_i (1 - sum_t alpha_ti)^2 of each caption (R,): over a caption every place should get its share of looks.
+    """sum_i (1 - sum_t alpha_ti)^2 of each caption (R,): attention to each grid cell should sum to 1 over a caption.
 
-    Normalised per caption: a sum over places here, a mean over the captions of the batch by the caller.
+    Normalised per caption: a sum over cells here, a mean over the captions of the batch by the caller.
     """
-    looked = (attention * mask[:, :, None]).sum(1)  # (R, N)
-    return (1 - looked).square().sum(1) * mask.any(1)
+    total = (attention * mask[:, :, None]).sum(1)  # (R, N)
+    return (1 - total).square().sum(1) * mask.any(1)
 
 
 def across_processes(total: Tensor) -> Tensor:

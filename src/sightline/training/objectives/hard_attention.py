@@ -1,16 +1,17 @@
 """Hard attention's variational bound (Xu et al., 2015, section 4.1), maximised with the score-function estimator.
 
-For a caption y and places s drawn from the model's own attention, the gradient of E_s[log p(y|s,a)] is estimated by
+For a caption y and locations s drawn from the model's own attention, the gradient of E_s[log p(y|s,a)] is estimated by
 
     d log p(y|s) + (log p(y|s) - b) d log p(s)  +  entropy weight * d H[s]
 
-with one draw per caption. The paper's b is one moving average (ours is per word: captions differ in length). Most of
-what is left differs between captions, not between places: rare words are unlikely wherever one looks. So b is, word by
-word, what the same caption gets when captioned as in use, without draws, plus the moving average of what is then left;
-and a place is judged by the words from its own on, as those before cannot depend on it. Neither depends on the places
-drawn, so the expectation stays as it is. ``baseline="average"`` and ``credit="caption"`` are the paper's.
+with one draw per caption. The paper's baseline b is one moving average (ours is per word, since captions differ in
+length). Most of the variance it leaves is between captions, not between locations: rare words are unlikely wherever the
+model attends. So our b has two parts, word by word: the log-likelihood of the same caption under the attention used at
+inference, without draws, and a moving average of the difference. A location is credited with its own word and those
+after it, as earlier words cannot depend on it. Neither choice depends on the locations drawn, so the expectation stays
+the same. ``baseline="average"`` and ``credit="caption"`` are the paper's.
 
-Captions trained on the expected place (half of them) are soft attention: their gradient flows through the weights and
+Captions trained on the expected context (half of them) use soft attention: their gradient flows through the weights and
 they have no score-function term.
 """
 
@@ -35,7 +36,7 @@ from sightline.training.objectives.base import (
 class HardAttention(Objective):
     wants_trained = True
     baseline: Tensor
-    seen: Tensor
+    updates: Tensor
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class HardAttention(Objective):
         self.kind, self.credit = baseline, credit
         self.pad, self.entropy, self.decay, self.expectation = pad, entropy, baseline_decay, expectation
         self.score_weight, self.penalty, self.smoothing = score_weight, doubly_stochastic, label_smoothing
-        self.register_buffer("baseline", torch.zeros(()))  # mean of a word's log-likelihood, or of what is left of it
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("baseline", torch.zeros(()))  # of a word's log-likelihood, or its difference
+        self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
     def prepare(self, model: Any, context: Any) -> None:
         if getattr(model.decoder, "mode", None) != "hard":
@@ -68,22 +69,22 @@ class HardAttention(Objective):
         losses, nll, mask = token_losses(output, batch.tokens, self.pad, self.smoothing)
         loss = losses.sum() / batch.token_count
         logs = {"nll": nll.sum().detach() / batch.token_count}
-        if "place_log_prob" in output.extras:
+        if "location_log_prob" in output.extras:
             drawn = ~output.extras["on_expectation"]
-            left = -nll.detach()  # (R, T): log p of each word
+            log_probs = -nll.detach()  # (R, T), of each word
             if self.kind == "own":
-                left = left - self._without_draws(model, batch, drawn, left)
+                log_probs = log_probs - self._without_draws(model, batch, drawn, log_probs)
             counted = mask & drawn[:, None]
-            advantage = (left - self.baseline) * counted
+            advantage = (log_probs - self.baseline) * counted
             if self.credit == "later":
                 advantage = advantage.flip(1).cumsum(1).flip(1)
             else:
                 advantage = advantage.sum(1, keepdim=True)
-            score = (advantage * output.extras["place_log_prob"] * mask).sum()
-            entropy = (output.extras["place_entropy"] * mask).sum() / batch.token_count
+            score = (advantage * output.extras["location_log_prob"] * mask).sum()
+            entropy = (output.extras["location_entropy"] * mask).sum() / batch.token_count
             loss = loss - self.score_weight * score / batch.token_count - self.entropy * entropy
             logs |= {"entropy": entropy.detach(), "advantage": advantage[:, 0].abs().sum() / batch.caption_count}
-            self._update(left[counted].sum(), counted.sum())
+            self._update(log_probs[counted].sum(), counted.sum())
         if self.penalty:
             assert output.attention is not None
             loss = loss + self.penalty * doubly_stochastic(output.attention, mask).sum() / batch.token_count
@@ -91,23 +92,23 @@ class HardAttention(Objective):
 
     @torch.no_grad()
     def _without_draws(self, model: Any, batch: Batch, drawn: Tensor, like: Tensor) -> Tensor:
-        """log p of each word (R, T) when looking as in use; only the ``drawn`` captions need it."""
-        log_p = torch.zeros_like(like)
+        """log p of each word (R, T) with the attention used at inference; only the ``drawn`` captions need it."""
+        log_probs = torch.zeros_like(like)
         photos, tokens, rows = batch.photos, batch.tokens, torch.ones_like(drawn)
         if len(tokens) == len(batch.indices):  # one caption for each photo: the others can be left out
             photos, tokens, rows = photos[drawn], tokens[drawn], drawn
         if drawn.any():
             training = model.decoder.training
             model.decoder.eval()
-            log_p[rows] = -token_losses(model(photos, tokens[:, :-1]), tokens, self.pad)[1]
+            log_probs[rows] = -token_losses(model(photos, tokens[:, :-1]), tokens, self.pad)[1]
             model.decoder.train(training)
-        return log_p
+        return log_probs
 
     @torch.no_grad()
     def _update(self, total: Tensor, words: Tensor) -> None:
         both = across_processes(torch.stack([total, words.to(total.dtype)]))
         if both[1] > 0:
             fresh = both[0] / both[1]
-            decay = self.decay if self.seen > 0 else 0.0  # the first batch sets it
+            decay = self.decay if self.updates > 0 else 0.0  # the first batch sets it
             self.baseline.copy_(decay * self.baseline + (1 - decay) * fresh)
-            self.seen += 1
+            self.updates += 1

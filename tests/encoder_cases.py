@@ -1,4 +1,4 @@
-"""What the tests of encoders share: what each network promises, and how it is made to look."""
+"""What the tests of encoders share: the sizes each network promises, and noise to encode."""
 
 from __future__ import annotations
 
