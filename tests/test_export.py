@@ -36,7 +36,7 @@ KINDS = {
         "hidden": 16,
         "attention": 8,
         "mode": "hard",
-        "look": "most-likely",
+        "attend": "most-likely",
     },
     "transformer": {"name": "transformer", "width": 16, "heads": 2, "blocks": 1, "pooled": False, "tie_output": True},
 }
