@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import sightline
+from sightline import cli
 
 ROOT = Path(__file__).resolve().parents[1]
+CARD = ROOT / "src" / "sightline" / "pretrained" / "default" / "README.md"
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *(
@@ -19,7 +24,7 @@ PAGES = [
         for folder in ("docs", "examples", "results", "benchmarks")
         for page in sorted((ROOT / folder).glob("*.md"))
     ),
-    ROOT / "src" / "sightline" / "pretrained" / "default" / "README.md",
+    CARD,
 ]
 NOTEBOOK = ROOT / "examples" / "sightline.ipynb"
 
@@ -67,6 +72,37 @@ def test_the_first_command_of_the_readme_explains_the_example_photo() -> None:
         "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/sightline explain examples/dog.jpg -o dog.png"
     )
     assert second.startswith("python3 -m venv .venv && ") and second.endswith(".venv/bin/python -m pytest")  # .ci/run
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of every `sightline` command in a page's shell blocks."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|\|(?!\|)", line.replace("…", "")):
+                words = shlex.split(re.sub(r"\[(\w+)\]", r"\1", part), comments=True)
+                starts = [place for place, word in enumerate(words) if word in ("sightline", ".venv/bin/sightline")]
+                if starts and words[starts[0] - 1 : starts[0]] != ["install"]:
+                    words = words[starts[0] + 1 :]
+                    yield words[: words.index(">")] if ">" in words else words
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CARD and any(commands(page))], ids=names)
+def test_every_command_in_a_page_has_its_verb_and_options(page: Path) -> None:
+    """Except the model card, whose commands belong to the commit that it names."""
+    wrong = []
+    for arguments in commands(page):
+        command: Any = typer.main.get_command(cli.app)
+        rest = getattr(cli, "with_address", list)(arguments)  # `--ray` takes an address or none
+        while rest and rest[0] in getattr(command, "commands", ()):
+            command, rest = command.commands[rest[0]], rest[1:]
+        try:
+            if not hasattr(command, "commands"):
+                command.make_context(command.name, list(rest))
+            elif command.name == "sightline":
+                raise ValueError("no such verb")
+        except Exception as error:  # wrong usage
+            wrong.append(f"{' '.join(arguments)}: {error}")
+    assert wrong == []
 
 
 def test_the_notebook_runs() -> None:
