@@ -17,7 +17,6 @@ from sightline.bulk.engine import Engine
 from sightline.bulk.inputs import Part, find, list_inputs, read_parts, roots
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, Summary, caption_all
-from sightline.cli.bulk import MANY, Wish, is_bulk
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.io.images import open_image
@@ -315,39 +314,12 @@ def test_the_errors_are_a_list_to_run_again(photos: Path, tiny_model: Path, tmp_
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("output", "form", "wish", "expected"),
-    [
-        ("a.csv", "csv", Wish(), False),
-        ("a.json", "json", Wish(), False),
-        ("a.txt", "text", Wish(), False),
-        ("a.parquet", "parquet", Wish(), True),
-        ("a.csv", "csv", Wish(workers=1), True),
-        ("folder/", "text", Wish(), True),
-    ],
-)
-def test_a_few_photos_are_no_bulk_job(photos: Path, output: str, form: str, wish: Wish, expected: bool):
-    assert is_bulk([str(photos)], output, form, wish) is expected
-    assert is_bulk([str(photos)], None, form, Wish()) is False
-
-
-def test_many_photos_lists_and_shards_are(photos: Path, tmp_path: Path):
-    (tmp_path / "list.txt").write_text("a.jpg\n")
-    assert is_bulk([str(tmp_path / "list.txt")], "a.csv", "csv", Wish())
-    assert is_bulk(["a.tar"], "a.csv", "csv", Wish())
-    with pytest.raises(ConfigError, match="somewhere to write"):
-        is_bulk(["a.tar"], None, "text", Wish())
-    for number in range(MANY):
-        (photos / f"{number}.jpg").touch()
-    assert is_bulk([str(photos)], "a.csv", "csv", Wish())
-
-
 def test_the_verb_writes_a_table_and_its_exit_code_tells_of_failures(
     photos: Path, tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     from sightline.cli import run
 
-    arguments = ["caption", str(photos), "--model", str(tiny_model), "--workers", "0", "-o"]
+    arguments = ["bulk", str(photos), "--model", str(tiny_model), "--workers", "0", "-o"]
     assert run([*arguments, str(tmp_path / "a.csv"), "--beam", "1"]) == 1
     told = capfd.readouterr()
     assert told.out == ""
@@ -356,11 +328,8 @@ def test_the_verb_writes_a_table_and_its_exit_code_tells_of_failures(
     assert "13 photos in" in last
     assert "1 could not be captioned" in last
     (photos / BROKEN).unlink()
-    assert run([*arguments, f"{tmp_path}/c/", "--jsonl"]) == 0
+    assert run([*arguments, f"{tmp_path}/c/", "--output-format", "jsonl"]) == 0
     assert len(lines(tmp_path / "c" / "part-000000.jsonl")) == 12
-    capfd.readouterr()
-    assert run([*arguments, f"{tmp_path}/d.txt"]) == 2
-    assert "name a .parquet, .jsonl or .csv file" in capfd.readouterr().err
 
 
 def test_pace_says_how_fast_and_how_long():

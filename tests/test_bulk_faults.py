@@ -116,7 +116,7 @@ def test_killed_while_it_joins_the_parts_it_leaves_no_half_table(
 def test_the_command_killed_with_its_workers_goes_on_elsewhere(many: Path, tiny_model: Path, tmp_path: Path):
     output = tmp_path / "captions.jsonl"
     environment = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = ["caption", many, "-m", tiny_model, "-o", output, "--workers", 1, "--part-size", PART, "--batch-size", 3]
+    command = ["bulk", many, "-m", tiny_model, "-o", output, "--workers", 1, "--part-size", PART, "--batch-size", 3]
     process = subprocess.Popen([sys.executable, "-m", "sightline", *map(str, command)], env=environment)
     wait_until(lambda: len(parts(output)) >= 2 or process.poll() is not None)
     family = descendants(process.pid)

@@ -18,23 +18,8 @@ import sightline
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, caption_all
-from sightline.cli.bulk import with_address
 from sightline.errors import ConfigError
 from sightline.types import Failure
-
-
-@pytest.mark.parametrize(
-    ("given", "understood"),
-    [
-        (["caption", "a", "--ray"], ["caption", "a", "--ray", ""]),
-        (["caption", "--ray", "photos/", "-o", "x"], ["caption", "--ray", "", "photos/", "-o", "x"]),
-        (["caption", "a", "--ray", "head:6379", "-o", "x"], ["caption", "a", "--ray", "head:6379", "-o", "x"]),
-        (["caption", "a", "--ray", "auto"], ["caption", "a", "--ray", "auto"]),
-        (["caption", "a", "--ray=ray://h:1"], ["caption", "a", "--ray=ray://h:1"]),
-    ],
-)
-def test_the_address_may_be_left_out(given: list[str], understood: list[str]):
-    assert with_address(given) == understood
 
 
 def test_without_ray_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -35,7 +35,7 @@ def test_help_names_every_verb_and_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    for verb in ("caption", "train", "evaluate", "score", "recipes", "models", "doctor"):
+    for verb in ("caption", "bulk", "train", "evaluate", "score", "recipes", "models", "doctor"):
         assert f"  {verb} " in done.stdout
 
 
@@ -63,6 +63,10 @@ def test_version(command: Command):
         (["caption", "x.jpg", "--beam", "three"], "'--beam'"),
         (["caption", "x.jpg", "--json", "--csv"], "exclude each other"),
         (["caption", "x.jpg", "-o", "captions.xml"], "captions.xml: .xml is not written; choose .txt, .csv"),
+        (["bulk", "photos/"], "--output"),
+        (["bulk", "photos/", "-o", "captions.txt"], "name a .parquet, .jsonl or .csv file"),
+        (["bulk", "photos/", "-o", "captions.csv", "--output-format", "tar"], "cannot write 'captions.csv' as tar"),
+        (["bulk", "photos/", "-o", "out/", "--output-format", "xml"], "parquet, jsonl, csv or tar"),
         (["evaluate", "runs/x"], "--data"),
         (["evaluate", "--compare", "one.json"], "at least two"),
         (["train", "nic-resnet5", "--data", "x"], "nic-resnet50"),
@@ -107,9 +111,7 @@ def test_an_interrupt_is_one_line_and_exit_130(tiny_model: Path):
 
 def test_a_reader_that_went_away_is_no_error(photos: list[Path], tiny_model: Path):
     line = [sys.executable, "-m", "sightline", "caption", *map(str, photos), "--model", str(tiny_model), "--jsonl"]
-    with subprocess.Popen(
-        [*line, "--batch-size", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    ) as running:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as running:
         assert running.stdout is not None
         running.stdout.close()
         assert running.wait(timeout=120) == 141

@@ -60,9 +60,9 @@ def test_folders_patterns_and_addresses_name_the_same_photos_once(
 
 
 def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
-    def ask(*options: object, told: str = "") -> str:
+    def ask(*options: object, expected: str = "") -> str:
         outcome = command("caption", *photos[:3], "--model", tiny_model, *options)
-        assert (outcome.code, outcome.err) == (0, told)
+        assert (outcome.code, outcome.err) == (0, expected)
         return outcome.out
 
     array = json.loads(ask("--json"))
@@ -72,7 +72,7 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "ood_score", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
     target = tmp_path / "new" / "captions.json"
-    assert ask("-o", target, told=f"3 photos captioned, 0 failed: {target}\n") == ""
+    assert ask("-o", target, expected=f"3 photos captioned, 0 failed: {target}\n") == ""
     assert json.loads(target.read_text()) == array
 
 
@@ -83,7 +83,7 @@ def test_a_table_has_a_row_for_every_photo_that_failed(
     bad.write_bytes(b"no picture")
     outcome = command("caption", photos[0], bad, gone, photos[1], "--model", tiny_model, "--csv", "--alt")
     assert outcome.code == 1
-    assert len(outcome.complaints) == 2
+    assert outcome.complaints[2:] == ["2 photos captioned, 2 failed"]
     rows = {row["source"]: row for row in csv.DictReader(io.StringIO(outcome.out))}
     assert set(rows) == {str(path) for path in (photos[0], bad, gone, photos[1])}
     assert "is not an image" in rows[str(bad)]["error"]
@@ -97,16 +97,13 @@ def test_a_table_has_a_row_for_every_photo_that_failed(
     assert [row["source"] for row in csv.DictReader(io.StringIO(outcome.out))] == [str(gone)]
 
 
-def test_alt_text(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
+def test_alt_text(command: Command, photos: list[Path], tiny_model: Path):
     sentence = command("caption", photos[0], "--model", tiny_model).out
     assert command("caption", photos[0], "--model", tiny_model, "--alt").out == sentence
     row = json.loads(command("caption", photos[0], "--model", tiny_model, "--alt", "--jsonl").out)
     assert row["alt"] == sentence.strip()
     outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "--raw")
     assert (outcome.code, outcome.complaints) == (2, ["error: --alt and --raw exclude each other: choose one"])
-    outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "-o", f"{tmp_path}/out/")
-    assert outcome.code == 2
-    assert "--alt does not go with bulk jobs" in outcome.err
 
 
 def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: list[Path], tiny_model: Path):
@@ -117,7 +114,7 @@ def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: l
 
 def test_sampling_repeats_with_its_seed(command: Command, photos: list[Path], tiny_model: Path):
     def draw(seed: int) -> str:
-        options = ("--sample", "--temperature", 2, "--seed", seed)
+        options = ("--sample", "--set", "temperature=2", "--set", f"seed={seed}")
         return command("caption", photos[0], "--model", tiny_model, *options).out
 
     assert draw(1) == draw(1)
@@ -148,7 +145,7 @@ def test_a_bad_photo_is_one_line_and_the_others_are_captioned(
     outcome = command("caption", photos[0], bad, photos[1], "--model", tiny_model)
     assert outcome.code == 1
     assert [line.split("\t")[0] for line in outcome.out.splitlines()] == [str(photos[0]), str(photos[1])]
-    assert len(outcome.complaints) == 1
+    assert outcome.complaints[1:] == ["2 photos captioned, 1 failed"]
     assert outcome.err.startswith(f"error: {bad} ")
     assert words in outcome.err
     assert outcome.err.count(str(bad)) == 1
@@ -158,12 +155,16 @@ def test_a_mixed_folder_in_a_real_process(photos: list[Path], tiny_model: Path, 
     shutil.copy(photos[0], tmp_path / "b.jpg")
     (tmp_path / "a.jpg").write_bytes(b"no")
     (tmp_path / "c.jpg").write_bytes(b"")
-    (tmp_path / "notes.txt").write_text("not asked for")
+    for name in ("notes.txt", "clip.mov", "photo.cr2", "song.mp3", ".hidden"):
+        (tmp_path / name).write_text("not a photo")
     outcome = process("caption", tmp_path, "http://example.org/x.jpg", "--model", tiny_model, "--json")
     assert outcome.code == 1
     assert [row["source"] for row in json.loads(outcome.out)] == [str(tmp_path / "b.jpg")]
-    assert len(outcome.complaints) == 3
-    assert all(line.startswith("error: ") for line in outcome.complaints)
+    *errors, counts, skipped = outcome.complaints
+    assert len(errors) == 3
+    assert all(line.startswith("error: ") for line in errors)
+    assert counts == "1 photo captioned, 3 failed"
+    assert skipped == "skipped 4 files that are not photos: clip.mov, notes.txt, photo.cr2 and 1 more"
 
 
 def test_nothing_but_bad_photos_leaves_valid_json(command: Command, tiny_model: Path, tmp_path: Path):
@@ -174,7 +175,16 @@ def test_nothing_but_bad_photos_leaves_valid_json(command: Command, tiny_model: 
 
 
 def test_options_that_contradict_are_one_line(command: Command, photos: list[Path], tiny_model: Path):
-    for options in (("--top-k", 3), ("--max-length", 99), ("--beam", 0), ("--candidates", 5, "--beam", 2)):
+    for options in (
+        ("--set", "top_k=3"),
+        ("--max-length", 99),
+        ("--beam", 0),
+        ("--candidates", 5, "--beam", 2),
+        ("--set", "top_p"),
+        ("--set", "top_pp=0.9"),
+        ("--set", "top_p=high"),
+        ("--beam", 2, "--set", "beam=3"),
+    ):
         outcome = command("caption", photos[0], "--model", tiny_model, *options)
         assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), options
 
@@ -182,3 +192,29 @@ def test_options_that_contradict_are_one_line(command: Command, photos: list[Pat
 def test_a_beam_of_none_is_one_fault_and_not_two(command: Command, photos: list[Path], tiny_model: Path):
     outcome = command("caption", photos[0], "--model", tiny_model, "--beam", 0)
     assert outcome.err == "error: decoding options: beam is 0, give 1 to 1000\n"
+
+
+def test_what_belongs_to_bulk_is_said_in_one_line(command: Command, photos: list[Path], tmp_path: Path):
+    names, shard = tmp_path / "list.txt", tmp_path / "00000.tar"
+    names.write_text(f"{photos[0]}\n")
+    shard.touch()
+    for arguments in (
+        (photos[0], "-o", tmp_path / "a.parquet"), (photos[0], "-o", f"{tmp_path}/out/"), (photos[0], "-o", tmp_path),
+        (names,), (photos[0], shard),
+    ):  # fmt: skip
+        outcome = command("caption", *arguments)
+        assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), arguments
+        assert "`sightline bulk" in outcome.err
+
+
+def test_a_large_folder_is_captioned_and_bulk_is_recommended(
+    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys.modules["sightline.cli.caption"], "MANY", 11)
+    target = tmp_path / "captions.csv"
+    outcome = command("caption", photos[0].parent, "--model", tiny_model, "-o", target)
+    hint = "12 photos: `sightline bulk` would continue after a stop, this command begins again"
+    assert (outcome.code, outcome.complaints) == (0, [hint, f"12 photos captioned, 0 failed: {target}"])
+    assert len(target.read_text().splitlines()) == 13
+    monkeypatch.setattr(sys.modules["sightline.cli.caption"], "MANY", 12)
+    assert command("caption", photos[0].parent, "--model", tiny_model, "-o", target).complaints[1:] == []

@@ -1,4 +1,4 @@
-"""The command ``sightline``: one file per verb, and the one place where errors become lines and exit codes.
+"""The command ``sightline``: its verbs, and the one place where errors become lines and exit codes.
 
 Verbs import what they need when they run, so that ``sightline --help`` needs no torch.
 """
@@ -14,23 +14,16 @@ from typing import Annotated
 import typer
 
 from sightline import __version__
-from sightline.cli.bulk import with_address
-from sightline.cli.calibrate import calibrate
+from sightline.cli.bulk import bulk
 from sightline.cli.caption import caption
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
-from sightline.cli.evaluate import evaluate
+from sightline.cli.evaluate import calibrate, evaluate, score
 from sightline.cli.explain import explain
-from sightline.cli.export import export
-from sightline.cli.features import features
-from sightline.cli.load import load
-from sightline.cli.models import models
-from sightline.cli.push import push
-from sightline.cli.recipes import recipes
+from sightline.cli.models import export, load, models, push
 from sightline.cli.retrieval import retrieval
-from sightline.cli.score import score
 from sightline.cli.serve import serve
-from sightline.cli.train import train
+from sightline.cli.train import features, recipes, train
 from sightline.errors import ConfigError, SightlineError
 
 app = typer.Typer(
@@ -40,7 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, explain, serve, features, train, evaluate, calibrate, score, export, models, load, push, doctor,
+    caption, bulk, explain, serve, train, features, evaluate, score, calibrate, models, load, push, export,
+    doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)
@@ -68,9 +62,9 @@ def main(arguments: list[str] | None = None) -> None:
         app()
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments  # wherever it stands
-    gc.set_threshold(50_000)  # torch's and timm's imports make a million objects and no garbage: looking took 0.7 s
+    gc.set_threshold(50_000)  # torch's and timm's imports make a million objects and no garbage: collecting took 0.7 s
     code = run([argument for argument in arguments if argument != "--debug"], debug)
-    gc.freeze()  # and at the end Python would look through them all once more
+    gc.freeze()  # at exit Python would go through them all once more
     sys.exit(code)
 
 
@@ -79,7 +73,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
     set_up(debug)
     command = typer.main.get_command(app)
     try:
-        with command.make_context("sightline", with_address(arguments)) as context:
+        with command.make_context("sightline", arguments) as context:
             command.invoke(context)
         sys.stdout.flush()
         return 0
@@ -107,7 +101,7 @@ def _report(error: Exception) -> int:
         return 1
     if message := getattr(error, "format_message", None):  # the parser's own: wrong usage
         where = getattr(getattr(error, "ctx", None), "command_path", "sightline")
-        complain(f"error: {message()} (`{where} --help` says what there is)")
+        complain(f"error: {message()} (see `{where} --help`)")
         return 2
     name = type(error).__name__
     complain(f"error: {name}: {error}; this should not happen: run it again with --debug and report what it prints")

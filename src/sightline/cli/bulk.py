@@ -1,113 +1,96 @@
-"""When ``sightline caption`` is a bulk job, and what then happens."""
+"""``sightline bulk``: folders, lists and shards in, tables out; stopped at any moment, it continues."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import typer
 
-from sightline.errors import ConfigError, SightlineError
+from sightline.cli.console import (
+    BatchSize,
+    Beam,
+    Candidates,
+    Datastore,
+    MaxLength,
+    Models,
+    Ray,
+    Runtime,
+    Sample,
+    SetDecoding,
+    decoding_options,
+)
+from sightline.errors import ConfigError
 
-MANY = 1000  # photos; up to so many go into one file in one go, as quickly done again as continued
 TABLES = ("parquet", "jsonl", "csv")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """The options that only bulk jobs have; None and False are those not given."""
-
-    workers: int | None = None
-    device: str | None = None
-    part_size: int | None = None
-    sidecars: bool = False
-    embed: bool = False
-    tar: bool = False
-    overwrite: bool = False
-    ray: str | None = None
-
-    @property
-    def given(self) -> bool:
-        return self != Wish()
-
-
-def is_bulk(inputs: Sequence[str], output: str | None, form: str, wish: Wish) -> bool:
-    """Whether these inputs are worth parts that can be continued: shards, lists, folders of parts, many photos."""
-    if output is None and not wish.given and not any(source.lower().endswith(".tar") for source in inputs):
-        return False  # nearly always, and without importing the formats of datasets
-    from sightline.bulk.inputs import LISTS, find
-    from sightline.data.tar import is_shard
-
-    if output is None:
-        if wish.given or any(map(is_shard, inputs)):
-            raise ConfigError("a bulk job needs somewhere to write: add -o captions.parquet, or -o FOLDER/")
-        return False
-    if wish.given or form == "parquet" or _is_folder(output) or any(map(is_shard, inputs)):
-        return True
-    if form not in TABLES:
-        return False
-    if any(Path(source).suffix.lower() in LISTS and Path(source).is_file() for source in inputs):
-        return True
-    try:
-        first = list(islice(find(inputs), MANY + 1))
-    except SightlineError:  # said in its place, and the others are captioned
-        return False
-    return len(first) > MANY or any(isinstance(name, str) and is_shard(name) for name in first)
-
-
-def caption_in_bulk(
-    inputs: Sequence[str],
-    output: str,
-    form: str,
-    models: Sequence[str],
-    batch_size: int,
-    options: dict[str, Any],
-    wish: Wish,
-    runtime: str = "auto",
-    datastore: str | None = None,
+def bulk(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(help="Folders, quoted patterns, lists (.txt, .csv, .jsonl, .parquet) and WebDataset shards."),
+    ],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", help="A .parquet, .jsonl or .csv file, or FOLDER/ for one file per part."),
+    ],
+    output_format: Annotated[
+        str | None,
+        typer.Option("--output-format", help="For FOLDER/: parquet, jsonl, csv or tar.", show_default="parquet"),
+    ] = None,
+    model: Models = None,
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")] = False,
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="Run the model on cpu, cuda, cuda:1, mps or auto.")] = "auto",
+    batch_size: BatchSize = 16,
+    part_size: Annotated[int, typer.Option("--part-size", min=1, help="Save the job every so many photos.")] = 1000,
+    ray: Ray = None,
+    beam: Beam = None,
+    candidates: Candidates = None,
+    max_length: MaxLength = None,
+    sample: Sample = False,
+    settings: SetDecoding = None,
+    datastore: Datastore = None,
+    runtime: Runtime = "auto",
 ) -> None:
-    """Carry the job out, or on; exit code 1 says that some inputs failed."""
+    """Caption many photos in a job that continues after a stop.
+
+    The same command continues an unfinished job. Inputs that cannot be captioned go to a table of errors, and exit
+    code 1 says so.
+    """
+    is_folder = output.endswith(("/", os.sep)) or Path(output).is_dir()
+    form = _format(output, output_format, is_folder)
+    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
+
     from sightline.bulk.job import Output
     from sightline.bulk.run import Settings, caption_all
 
-    folder = _is_folder(output)
-    form = "tar" if wish.tar else "parquet" if folder and form == "text" else form
-    if form not in (*TABLES, "tar") or (form == "tar" and not folder):
-        raise ConfigError(
-            f"a bulk job cannot write {output!r}: name a .parquet, .jsonl or .csv file, or a FOLDER/ "
-            "(with --jsonl, --csv or --tar if not Parquet)"
-        )
-    settings = Settings(
-        batch_size=batch_size,
-        workers=wish.workers,
-        device=wish.device or "auto",
-        runtime=runtime,
-        datastore=datastore,
-        part_size=wish.part_size or MANY,
-        sidecars=wish.sidecars,
-        embed=wish.embed,
-        overwrite=wish.overwrite,
-    )
-    summary = caption_all(inputs, Output(Path(output), form, folder), models, settings, options, wish.ray)
-    if summary.failed:
+    chosen = Settings(
+        batch_size=batch_size, workers=workers, device=device, runtime=runtime, datastore=datastore, part_size=part_size,
+        sidecars=sidecar, embed=embed, overwrite=overwrite,
+    )  # fmt: skip
+    cluster = "" if ray == "auto" else ray
+    if caption_all(inputs, Output(Path(output), form, is_folder), model or (), chosen, options, cluster).failed:
         raise typer.Exit(1)
 
 
-def with_address(arguments: Sequence[str]) -> list[str]:
-    """``--ray`` may stand alone: what follows is its value only if it looks like a cluster's address."""
-    filled = []
-    for place, argument in enumerate(arguments):
-        filled.append(argument)
-        following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        if argument == "--ray" and not re.fullmatch(r"auto|local|ray://.+|[\w.-]+:\d+", following):
-            filled.append("")
-    return filled
-
-
-def _is_folder(output: str) -> bool:
-    return output.endswith(("/", os.sep)) or Path(output).is_dir()
+def _format(output: str, chosen: str | None, is_folder: bool) -> str:
+    if chosen is not None and chosen not in (*TABLES, "tar"):
+        raise ConfigError(f"--output-format is {chosen!r}: give {', '.join(TABLES)} or tar")
+    if is_folder:
+        return chosen or "parquet"
+    suffix = Path(output).suffix.lower().removeprefix(".")
+    if suffix not in TABLES or (chosen and chosen != suffix):
+        raise ConfigError(
+            f"a bulk job cannot write {output!r}{f' as {chosen}' if chosen else ''}: name a .parquet, .jsonl or .csv "
+            "file, or a FOLDER/ (with --output-format jsonl, csv or tar if not Parquet)"
+        )
+    return suffix

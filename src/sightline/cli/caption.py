@@ -12,179 +12,144 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from sightline.cli.bulk import Wish, caption_in_bulk, is_bulk
-from sightline.cli.console import STDIN, complain, failure_line
-from sightline.cli.options import (
-    BatchSize,
+from sightline.cli.console import (
+    STDIN,
     Beam,
+    Candidates,
     Datastore,
-    LengthPenalty,
     MaxLength,
-    MinLength,
-    NoRepeat,
+    Models,
     Runtime,
-    given,
+    Sample,
+    SetDecoding,
+    complain,
+    decoding_options,
+    failure_line,
 )
 from sightline.errors import ConfigError
-from sightline.io.files import atomic_path, counted, find_images, local_path, printable
+from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, local_path, printable
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
 
-FORMATS = ("text", "json", "jsonl", "csv", "parquet")
+FORMATS = ("text", "json", "jsonl", "csv")
+MANY = 1000  # photos; from here on a job that can be continued after a stop is worth a hint
+LISTS_AND_SHARDS = (".tar", ".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
 EMPTY = "is empty: give a photo, as in `sightline caption - < dog.jpg`"
-MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is seen as such
+MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too large a one is recognised
 
 
 def caption(
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            help="Photos, folders, patterns (quoted), file:// addresses; with -o also lists and tar shards. "
-            "- is one photo on standard input."
-        ),
+        typer.Argument(help="Photos, folders, quoted patterns or file:// URLs; - reads one photo from standard input."),
     ],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
-        ),
-    ] = None,
-    text: Annotated[
-        bool, typer.Option("--text", help="path<TAB>Sentence. (the default; one photo: the sentence)")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array, with each word's probability.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per line, as soon as it is known.")] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Columns source, caption, confidence, unsure, ood_score, finished, error.")
-    ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Text as bare lower-case words, as JSON and CSV have it.")] = False,
-    alt: Annotated[
-        bool, typer.Option("--alt", help="Text for an HTML alt attribute; in JSON and CSV one column more.")
-    ] = False,
+    model: Models = None,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write here; .json, .jsonl, .csv and .parquet choose the format, FOLDER/ gets a file per part.",
-        ),
+        typer.Option("--output", "-o", help="Write to this file; .json, .jsonl and .csv choose the format."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array with each word's probability.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, photo by photo.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help=f"Print a table: {', '.join(COLUMNS)}, error.")] = False,
+    alt: Annotated[
+        bool, typer.Option("--alt", help="Print text for an HTML alt attribute; JSON and CSV gain a column.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print bare lower-case words, as JSON and CSV have them.")] = False,
     beam: Beam = None,
-    length_penalty: LengthPenalty = None,
+    candidates: Candidates = None,
     max_length: MaxLength = None,
-    min_length: MinLength = None,
-    no_repeat_ngram: NoRepeat = None,
-    candidates: Annotated[int | None, typer.Option("--candidates", help="Captions of each photo, best first.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw captions instead of searching for the best.")] = False,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Sampling: above 1 is bolder.")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Sampling: only the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Sampling: only the tokens that hold this share.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Sampling: the same number draws the same captions.")
-    ] = None,
-    batch_size: BatchSize = 16,
-    runtime: Runtime = "auto",
+    sample: Sample = False,
+    settings: SetDecoding = None,
     datastore: Datastore = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Bulk: processes that decode photos.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="Bulk: cpu, cuda, cuda:1, mps.")] = None,
-    part_size: Annotated[
-        int | None, typer.Option("--part-size", min=1, help="Bulk: photos kept together; 1000 if not given.")
-    ] = None,
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="Bulk: also dog.txt by each dog.jpg.")] = False,
-    embed: Annotated[
-        bool, typer.Option("--embed", help="Bulk: also as the photos' XMP and IPTC description, with exiftool.")
-    ] = False,
-    tar: Annotated[bool, typer.Option("--tar", help="Bulk: write WebDataset shards to the folder.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Bulk: begin again, whatever an earlier run left.")
-    ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option("--ray", metavar="[ADDRESS]", help="Bulk: on a Ray cluster, or on all of this machine's devices."),
-    ] = None,
+    runtime: Runtime = "auto",
 ) -> None:
-    """Caption photos. One that cannot be read costs a line on stderr and exit code 1; the others are captioned.
+    """Caption photos. For lists, shards and jobs that continue after a stop, see `sightline bulk`.
 
-    Bulk jobs (-o with shards, Parquet or FOLDER/; .csv or .jsonl of a list or of more than 1,000 photos) go on where
-    they were when stopped.
+    One photo gives its sentence, several give path<TAB>sentence. A photo that cannot be read costs a line on stderr and
+    exit code 1; the others are captioned.
     """
-    form = _form({"text": text, "json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
-    options = given(
-        beam=beam, length_penalty=length_penalty, max_length=max_length, min_length=min_length,
-        no_repeat_ngram=no_repeat_ngram, candidates=candidates, sample=sample or None, temperature=temperature,
-        top_k=top_k, top_p=top_p, seed=seed,
-    )  # fmt: skip
+    form = _format({"json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
     if alt and raw:
         raise ConfigError("--alt and --raw exclude each other: choose one")
-    wish = Wish(workers, device, part_size, sidecar, embed, tar, overwrite, ray)
-    if is_bulk(inputs, output, form, wish):
-        if alt:
-            raise ConfigError("--alt does not go with bulk jobs: leave out -o, and write `--csv --alt > FILE`")
-        caption_in_bulk(inputs, str(output), form, model or (), batch_size, options, wish, runtime, datastore)
-        return
-    found = list(_find(inputs))
+    _check_inputs(inputs)
+    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
+    skipped = SkippedFiles()
+    found = list(_find(inputs, skipped))
     images = [name for name in found if not isinstance(name, Failure)]
     missing = [failure for failure in found if isinstance(failure, Failure)]
-    outcomes = [True] * len(missing)  # which inputs failed
     for failure in missing:
         complain(f"error: {failure_line(failure)}")
+    if output and len(images) > MANY:
+        complain(f"{len(images):,} photos: `sightline bulk` would continue after a stop, this command begins again")
+    failed, captioned = len(missing), 0
     if images or form == "csv":
         alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
-        say = Caption.alt if alt else (lambda caption: caption.text) if raw else Caption.sentence
+        to_text = Caption.alt if alt else (lambda caption: caption.text) if raw else Caption.sentence
         results: Iterable[Caption | Failure] = ()
         if images:
             from sightline.engine.captioner import load
 
             captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
-            results = _tell_failures(_captions(captioner, images, batch_size, options, bar=output is not None))
+            results = _report_failures(_captions(captioner, images, options, bar=output is not None))
         with _open(Path(output) if output else None) as file:
-            outcomes = list(_write(file, form, chain(missing, results), say, alt, alone))
-        if output:
-            captioned = counted(outcomes.count(False), "photo")
-            typer.echo(f"{captioned} captioned, {outcomes.count(True)} failed: {printable(output)}", err=True)
-    if any(outcomes):
+            outcomes = list(_write(file, form, chain(missing, results), to_text, alt, alone))
+        failed, captioned = outcomes.count(True), outcomes.count(False)
+    if output or ((failed or skipped.count) and len(found) > 1):
+        where = f": {printable(output)}" if output else ""
+        complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
+    if skipped.count:
+        complain(str(skipped))
+    if failed:
         raise typer.Exit(1)
 
 
-def _form(chosen: dict[str, bool], output: str | None) -> str:
+def _format(chosen: dict[str, bool], output: str | None) -> str:
     names = [name for name, wanted in chosen.items() if wanted]
     if len(names) > 1:
         raise ConfigError(f"--{names[0]} and --{names[1]} exclude each other: choose one")
     suffix = Path(output or "").suffix.lower().removeprefix(".")
+    if output and (suffix == "parquet" or output.endswith(("/", os.sep)) or Path(output).is_dir()):
+        raise ConfigError(f"-o {output}: Parquet and folders are written by `sightline bulk`")
     if names or suffix in FORMATS:
         return names[0] if names else suffix
-    if output and suffix not in ("", "txt", "md") and not output.endswith("/") and not Path(output).is_dir():
-        raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json, .jsonl or .parquet")
+    if suffix not in ("", "txt", "md"):
+        raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json or .jsonl")
     return "text"
 
 
-def _find(inputs: list[str]) -> Iterator[str | Failure]:
-    """Names of photos, standard input among them; what is not there as a failure."""
-    seen: set[str] = set()
+def _check_inputs(inputs: list[str]) -> None:
+    for source in inputs:
+        if source.lower().endswith(LISTS_AND_SHARDS) and Path(source).is_file():
+            raise ConfigError(
+                f"{printable(source)}: lists and shards are captioned by `sightline bulk {printable(source)} -o FILE`"
+            )
+
+
+def _find(inputs: list[str], skipped: SkippedFiles) -> Iterator[str | Failure]:
+    """Names of photos, standard input among them; what does not exist as a failure."""
+    found_before: set[str] = set()
     for source in dict.fromkeys(inputs):
-        for found in [STDIN] if source == STDIN else find_images([source]):
+        for found in [STDIN] if source == STDIN else find_images([source], skipped):
             if isinstance(found, Failure):
                 yield found
-            elif str(found) not in seen:
-                seen.add(str(found))
+            elif str(found) not in found_before:
+                found_before.add(str(found))
                 yield str(found)
 
 
 def _captions(
-    captioner: Captioner, images: list[str], batch_size: int, options: dict, bar: bool
+    captioner: Captioner, images: list[str], options: dict[str, Any], bar: bool
 ) -> Iterator[Caption | Failure]:
     from sightline.io.progress import track
 
     sources = (_standard_input() if name == STDIN else name for name in images)
-    results = captioner.stream(sources, batch_size=batch_size, want_attention=False, **options)
+    results = captioner.stream(sources, want_attention=False, **options)
     if bar or not sys.stdout.isatty():  # on a terminal the captions themselves show how far along it is
         results = track(results, "captioning", len(images))
     for name, result in zip(images, results):
@@ -195,7 +160,7 @@ def _captions(
 
 
 def _standard_input() -> bytes:
-    """In pieces, for one long read would not notice an interrupt."""
+    """Read in pieces: one long read would not notice an interrupt."""
     data = bytearray()
     while len(data) < MOST_BYTES and (piece := os.read(sys.stdin.fileno(), 2**16)):
         data += piece
@@ -203,12 +168,12 @@ def _standard_input() -> bytes:
 
 
 def _of_standard_input(failure: Failure) -> Failure:
-    """What is wrong with it, without the number of its bytes, which nobody asked for."""
+    """The same failure under the name of standard input, without the number of bytes."""
     reason = re.sub(r"^(the input|input of [\d,]+ bytes?) ", "", failure.reason)
     return Failure(STDIN, EMPTY if reason.startswith("is empty") else reason)
 
 
-def _tell_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:
+def _report_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:
     for result in results:
         if isinstance(result, Failure):
             complain(f"error: {failure_line(result)}")
@@ -231,11 +196,11 @@ def _write(
     file: TextIO,
     form: str,
     results: Iterable[Caption | Failure],
-    say: Callable[[Caption], str],
+    to_text: Callable[[Caption], str],
     alt: bool,
     alone: bool,
 ) -> Iterator[bool]:
-    """Write every caption as it comes, and in a table also what failed; yields whether each one did."""
+    """Write every caption as it comes, and to a table also the failures; yields whether each photo failed."""
     table = csv.writer(file, lineterminator="\n")
     if form == "csv":
         table.writerow([*COLUMNS, *(["alt"] if alt else []), "error"])
@@ -247,18 +212,18 @@ def _write(
                 table.writerow([result.source, *[""] * (len(COLUMNS) - 1 + alt), result.reason])
                 file.flush()
             continue
-        told = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
+        row = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
         if form == "json":
-            file.write(before + "\n" + json.dumps(told, ensure_ascii=False))
+            file.write(before + "\n" + json.dumps(row, ensure_ascii=False))
             before = ","
         elif form == "jsonl":
-            file.write(json.dumps(told, ensure_ascii=False) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
         for one in (result, *result.others):
             if form == "csv":
-                row = {**one.as_row(), "source": result.source}
-                table.writerow([*map(cell, row.values()), *([one.alt()] if alt else []), ""])
+                values = {**one.as_row(), "source": result.source}.values()
+                table.writerow([*map(cell, values), *([one.alt()] if alt else []), ""])
             elif form == "text":
-                file.write(say(one) + "\n" if alone else f"{printable(result.source)}\t{say(one)}\n")
+                file.write(to_text(one) + "\n" if alone else f"{printable(result.source)}\t{to_text(one)}\n")
         file.flush()
     if form == "json":
         file.write("[]\n" if before == "[" else "\n]\n")

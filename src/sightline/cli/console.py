@@ -1,4 +1,4 @@
-"""Who says what where: results on stdout; progress, logs and complaints on stderr, one plain line each."""
+"""What every command shares: results on stdout, messages on stderr, score names, and options with one wording."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from sightline.errors import ConfigError, nearest
 from sightline.io import progress
 from sightline.io.files import printable
 from sightline.types import Failure
@@ -15,7 +18,7 @@ from sightline.types import Failure
 if TYPE_CHECKING:
     from rich.console import Console
 
-STDIN = "-"  # as a name
+STDIN = "-"  # as a file name
 SCORES = {
     "bleu_1": "BLEU-1",
     "bleu_2": "BLEU-2",
@@ -30,25 +33,116 @@ SCORES = {
     "bleu_4_no_bp": "BLEU-4, no brevity penalty",
 }
 
+# -- options that several commands share ------------------------------------------------------------------------------
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A model folder or hub name; several make an ensemble.",
+        show_default="the default model",
+    ),
+]
+Runtime = Annotated[
+    str,
+    typer.Option("--runtime", help="Compute with torch, with onnx (an exported model), or auto: onnx where possible."),
+]
+Datastore = Annotated[
+    str | None,
+    typer.Option("--datastore", help="Decode with the neighbours in this folder of `sightline retrieval build`."),
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Caption this many photos at once.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run on a Ray cluster: HOST:PORT, or auto for this machine's cluster or itself.",
+    ),
+]
+Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]
+Format = Annotated[
+    str, typer.Option("--format", help="The dataset's format: auto, flickr8k, flickr30k, coco, folder or shards.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one value of the recipe; repeatable."),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", help="Comma-separated: bleu, rouge, cider, meteor.", show_default="all"),
+]
+
+# Decoding options: the common ones have flags of their own, --set takes any. DecodingOptions declares them all; a test
+# holds these flags to it.
+Beam = Annotated[int | None, typer.Option("--beam", help="Hypotheses kept at each step; 1 is greedy search.")]
+Candidates = Annotated[int | None, typer.Option("--candidates", help="Captions returned of each photo, best first.")]
+MaxLength = Annotated[
+    int | None, typer.Option("--max-length", help="Longest caption in tokens, start and end counted.")
+]
+Sample = Annotated[bool, typer.Option("--sample", help="Draw captions instead of searching for the best.")]
+SetDecoding = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. top_p=0.9; repeatable."),
+]
+
+
+def decoding_options(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """The decoding options given by flags and by ``--set NAME=VALUE``; the model's own values hold for the rest."""
+    chosen = {name: value for name, value in flags.items() if value is not None and value is not False}
+    if not settings:
+        return chosen
+    from dataclasses import fields
+
+    from sightline.decoding.options import DecodingOptions
+
+    kinds = {field.name: type(field.default) for field in fields(DecodingOptions)}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}: write NAME=VALUE, as in --set top_p=0.9")
+        if name not in kinds:
+            raise ConfigError(f"--set {setting}: unknown decoding option {name!r}{nearest(name, kinds)}")
+        if name in chosen:
+            raise ConfigError(f"{name} is given twice: give it once")
+        chosen[name] = _parse(setting, text, kinds[name])
+    return chosen
+
+
+def _parse(setting: str, text: str, kind: type) -> Any:
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        raise ConfigError(f"--set {setting}: {text!r} is not {wanted}") from None
+
+
+def metric_options(text: str | None) -> dict[str, Any]:
+    """``metrics=[...]`` where ``--metrics`` was given, and nothing where it was not."""
+    return {"metrics": [name.strip() for name in text.split(",") if name.strip()]} if text else {}
+
+
+# -- where output goes ------------------------------------------------------------------------------------------------
+
 
 class _PlainLines(logging.Handler):
-    """Looks stderr up at each line: a progress bar puts itself in its place while it lives."""
+    """Looks stderr up at each line: a progress bar replaces it while it is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(self.format(record))
 
 
 def set_up(debug: bool = False) -> None:
-    """Streams that take any file name, our log as plain lines, and silence from the libraries below us."""
+    """Make streams take any file name, print our log as plain lines, and silence the libraries below us."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    talks = is_first_process()
-    progress.use_terminal(talks and sys.stderr.isatty())
-    handler = _PlainLines()
-    ours = logging.getLogger("sightline")
-    ours.handlers, ours.propagate = [handler], False
-    ours.setLevel(logging.DEBUG if debug else logging.INFO if talks else logging.ERROR)
+    prints = is_first_process()
+    progress.use_terminal(prints and sys.stderr.isatty())
+    logger = logging.getLogger("sightline")
+    logger.handlers, logger.propagate = [_PlainLines()], False
+    logger.setLevel(logging.DEBUG if debug else logging.INFO if prints else logging.ERROR)
     if debug:
         return
     logging.getLogger().addHandler(logging.NullHandler())
@@ -61,17 +155,17 @@ def set_up(debug: bool = False) -> None:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that talks; torchrun numbers the others from 1."""
+    """Whether this is the process that prints; torchrun numbers the others from 1."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def complain(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def failure_line(failure: Failure) -> str:
-    """What could not be done with which input."""
+    """Which input failed, and why."""
     name = "standard input" if failure.source == STDIN else printable(failure.source)
     return failure.reason if failure.reason.startswith(name) else f"{name} {failure.reason}"
 

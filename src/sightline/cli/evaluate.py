@@ -1,4 +1,4 @@
-"""``sightline evaluate``: a model on a split, with intervals and a signature; or two evaluations compared."""
+"""``sightline evaluate``, ``score`` and ``calibrate``: scores with intervals, comparisons, and a model's confidence."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.console import complain, console, failure_line, ordered, percent, score_label
-from sightline.cli.options import (
+from sightline.cli.console import (
     BatchSize,
     Beam,
+    Data,
     Datastore,
     Format,
-    LengthPenalty,
     MaxLength,
     Metrics,
-    MinLength,
-    NoRepeat,
     Runtime,
-    given,
-    metric_names,
+    SetDecoding,
+    complain,
+    console,
+    decoding_options,
+    failure_line,
+    metric_options,
+    ordered,
+    percent,
+    score_label,
 )
 from sightline.errors import CheckpointError, ConfigError
-from sightline.io.files import counted
+from sightline.io.files import counted, printable
 
 if TYPE_CHECKING:
     from sightline.evaluation.comparison import Comparison
     from sightline.evaluation.scoring import Evaluation
+
+CALIBRATED = {"words": "words", "content_words": "content words", "captions": "captions"}
 
 
 def evaluate(
@@ -38,27 +44,29 @@ def evaluate(
         ),
     ],
     data: Annotated[str | None, typer.Option("--data", help="The dataset's folder, or a captions table.")] = None,
-    split: Annotated[
-        str, typer.Option("--split", help="train, dev or test. Choose on dev, look at test once.")
-    ] = "dev",
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models together, as one.")] = False,
+    split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "dev",
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models as one ensemble.")] = False,
     comparing: Annotated[
         bool, typer.Option("--compare", help="Compare evaluations (or results files with --data) by paired bootstrap.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for captions.json and scores.json; several models: one each."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write captions.json and scores.json to this folder.",
+        ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", help="An HTML page with the 20 best and 20 worst photos.")
+        Path | None, typer.Option("--page", help="Write an HTML page with the 20 best and 20 worst photos.")
     ] = None,
     metrics: Metrics = None,
     beam: Beam = None,
-    length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
-    min_length: MinLength = None,
-    no_repeat_ngram: NoRepeat = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the split's first photos.")] = None,
+    settings: SetDecoding = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Evaluate only the first so many photos of the split.")
+    ] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
     datastore: Datastore = None,
@@ -68,8 +76,7 @@ def evaluate(
     if comparing:
         from sightline.evaluation.comparison import compare
 
-        names = given(metrics=metric_names(metrics))
-        show_comparison(compare(models, data, split, **names))
+        show_comparison(compare(models, data, split, **metric_options(metrics)))
         return
     if data is None:
         raise ConfigError("--data is missing: name the dataset's folder")
@@ -82,10 +89,7 @@ def evaluate(
     from sightline.evaluation.scoring import evaluate as run
 
     dataset = load_dataset(data, format)
-    options = given(
-        metrics=metric_names(metrics), beam=beam, length_penalty=length_penalty, max_length=max_length,
-        min_length=min_length, no_repeat_ngram=no_repeat_ngram,
-    )  # fmt: skip
+    options = decoding_options(settings, beam=beam, max_length=max_length) | metric_options(metrics)
     failed = False
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output
@@ -106,6 +110,68 @@ def evaluate(
             write_page(result, page)
     if failed:
         raise typer.Exit(1)
+
+
+def score(
+    results: Annotated[Path, typer.Argument(help='A JSON list of {"image_id": …, "caption": …}.')],
+    references: Annotated[
+        str, typer.Option("--references", help="A dataset's folder, or a COCO annotations file (.json).")
+    ],
+    split: Annotated[str, typer.Option("--split", help="The dataset's split: train, val or test.")] = "test",
+    metrics: Metrics = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write captions.json and scores.json to this folder.")
+    ] = None,
+    format: Format = "auto",
+) -> None:
+    """Score captions that any system made."""
+    from sightline.evaluation.scoring import score_results
+
+    result = score_results(results, references, split, format=format, **metric_options(metrics))
+    if output is not None:
+        result.save(output)
+    show_scores(result, str(results))
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="A model folder or hub name, or default.")],
+    data: Data,
+    photos: Annotated[
+        int | None, typer.Option("--photos", min=1, help="Use so many val photos.", show_default="all")
+    ] = None,
+    train_photos: Annotated[
+        int | None,
+        typer.Option("--train-photos", min=1, help="Use so many train photos.", show_default="five per feature"),
+    ] = None,
+    batch_size: BatchSize = 16,
+    format: Format = "auto",
+) -> None:
+    """Fit a model's confidence on val photos. It is written to confidence.json in the model's folder."""
+    from rich.table import Table
+
+    from sightline.data import load_dataset
+    from sightline.engine.captioner import load
+    from sightline.evaluation.calibration import calibrate as run
+    from sightline.nn.hub import resolve
+
+    folder = resolve(model)
+    captioner = load(folder, runtime="torch")
+    confidence = run(captioner, load_dataset(data, format), photos, train_photos, batch_size)
+    confidence.save(folder)
+
+    found = confidence.record["check"]
+    table = Table("probability of being right", title=printable(Path(folder).name), title_justify="left")
+    for column in ("right, %", "ECE before", "after", "Brier before", "after"):
+        table.add_column(column, justify="right")
+    for key, name in CALIBRATED.items():
+        before, after = found[key]["before"], found[key]["after"]
+        numbers = (after["rate"], before["ece"], after["ece"], before["brier"], after["brier"])
+        table.add_row(f"{name} ({after['count']:,})", *map(percent, numbers))
+    console().print(table)
+    typer.echo(
+        f"{percent(found['marked'])} % of val photos are marked unsure; each half was judged by the fit on the other"
+    )
+    typer.echo(f"written to {printable(Path(folder) / 'confidence.json')}")
 
 
 def show_scores(result: Evaluation, title: str) -> None:
@@ -141,7 +207,7 @@ def show_scores(result: Evaluation, title: str) -> None:
 
 
 def show_comparison(result: Comparison) -> None:
-    """One table per system: its difference to the first, how sure that is, and whether it is more than luck."""
+    """One table per system: its difference to the first, with interval and p-value."""
     from rich.table import Table
 
     printer = console()

@@ -7,31 +7,29 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.options import Beam, LengthPenalty, MaxLength, MinLength, NoRepeat, Runtime, given
+from sightline.cli.console import Beam, MaxLength, Models, Runtime, SetDecoding, decoding_options
 from sightline.errors import ConfigError
 from sightline.io.files import local_path, printable
 
 
 def explain(
-    photo: Annotated[str, typer.Argument(help="One photo.")],
+    photo: Annotated[str, typer.Argument(help="The photo.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A picture (.png) or a page (.html).", show_default="PHOTO-explained.html"),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
         typer.Option(
-            "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
+            "--output", "-o", help="Write a picture (.png) or a page (.html).", show_default="PHOTO-explained.html"
         ),
     ] = None,
+    model: Models = None,
     occlusion: Annotated[
-        bool, typer.Option("--occlusion", help="Hide patches of the photo instead of asking the model's attention.")
+        bool,
+        typer.Option(
+            "--occlusion", help="Measure by hiding patches of the photo instead of reading the model's attention."
+        ),
     ] = False,
     beam: Beam = None,
-    length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
-    min_length: MinLength = None,
-    no_repeat_ngram: NoRepeat = None,
+    settings: SetDecoding = None,
     candidates: Annotated[
         int | None, typer.Option("--candidates", help="Captions on the page, best first.", show_default="up to 5")
     ] = None,
@@ -39,16 +37,13 @@ def explain(
 ) -> None:
     """Show where each word of a photo's caption came from."""
     source, target = _files(photo, output)
-    options = given(
-        beam=beam, length_penalty=length_penalty, max_length=max_length, min_length=min_length,
-        no_repeat_ngram=no_repeat_ngram, candidates=candidates,
-    )  # fmt: skip
+    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length)
 
     from sightline.engine.captioner import load
     from sightline.explain import explain as run
     from sightline.io.images import open_image
 
-    open_image(source)  # a photo that cannot be read is known before the model is loaded
+    open_image(source)  # a photo that cannot be read is reported before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
     explanation = run(captioner, source, occlusion, **options)
     explanation.save(target)

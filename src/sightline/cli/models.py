@@ -1,4 +1,7 @@
-"""``sightline models``: which trained models lie at hand. Reads headers only, so it needs no torch."""
+"""``sightline models``, ``load``, ``push`` and ``export``: list models, get and publish them, write them as ONNX.
+
+Listing reads the files' headers only, so it needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ import typer
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError
 from sightline.io.files import models_folder, printable
-from sightline.nn.hub import SHIPPED
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 EXPORTED = "sightline.json"
@@ -21,11 +23,15 @@ EXPORTED = "sightline.json"
 def models(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Model folders, or folders of them.", show_default="the shipped, the loaded, runs/"),
+        typer.Argument(
+            help="Model folders, or folders that hold them.", show_default="shipped and loaded models, runs/"
+        ),
     ] = None,
 ) -> None:
-    """List models, with sizes and scores on dev. Also: whether they know how sure they are, and what runs them."""
+    """List models, with sizes and scores on val. Also: whether they are calibrated, and which runtimes run them."""
     from rich.table import Table
+
+    from sightline.nn.hub import SHIPPED
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
     for column in ("parameters", "MB", "BLEU-4", "CIDEr-D"):
@@ -54,13 +60,77 @@ def models(
         raise typer.Exit(1)
 
 
+def load(
+    name: Annotated[str, typer.Argument(metavar="OWNER/MODEL", help="The model's name on the Hugging Face hub.")],
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="A branch, tag or commit.", show_default="the newest")
+    ] = None,
+) -> None:
+    """Fetch a model from the Hugging Face hub. Then every verb takes --model OWNER/MODEL, offline too."""
+    from sightline.nn.hub import load_from_hub
+
+    checkpoint = load_from_hub(name, revision)
+    every, _ = checkpoint.model.count()
+    typer.echo(f"{name}: {every:,} parameters, {checkpoint.tokenizer.size:,} tokens, in {printable(checkpoint.folder)}")
+
+
+def push(
+    model: Annotated[str, typer.Argument(help="A model folder, or a shipped model's name.")],
+    name: Annotated[str, typer.Argument(metavar="OWNER/MODEL", help="The model's name on the hub.")],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    message: Annotated[str | None, typer.Option("--message", help="The commit message.")] = None,
+) -> None:
+    """Publish a model on the Hugging Face hub. Log in first with `hf auth login`."""
+    from sightline.nn.hub import push as run
+    from sightline.nn.hub import resolve
+
+    pushed = run(resolve(model), name, private, message)
+    typer.echo(f"{pushed.name}: {pushed.address}")
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A model folder, a shipped model's name or a hub name.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to write.", show_default="the model's own folder")
+    ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store weights in 8 and 16 bits, at two fifths of the size.")
+    ] = False,
+    web: Annotated[
+        Path | None,
+        typer.Option(
+            "--web", help="Also write a page that captions in the browser to this folder, for any web server."
+        ),
+    ] = None,
+    licence: Annotated[str, typer.Option("--licence", help="The model's licence, written to sightline.json.")] = "",
+) -> None:
+    """Write a model as ONNX graphs. onnxruntime then runs it, without torch."""
+    from sightline.serve.built import copy_page
+
+    site = web and web.expanduser()
+    if site:
+        copy_page(site)  # first: a page that cannot be written is reported before the export
+
+    from sightline.onnx.export import export as run
+
+    report = run(model, output, int8=int8, web=site and site / "model", licence=licence)
+    for folder, manifest in report.folders.items():
+        sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
+        parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
+        beside = " beside the weights" if any(graph.outside for graph in manifest.graphs.values()) else ""
+        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{beside} ({parts})")
+    if site:
+        typer.echo(f"{printable(site)}: the page; to see it: python3 -m http.server -d {printable(site)}")
+    typer.echo(f"the float graphs' logits are torch's to {report.difference:.0e}")
+
+
 def _folders(given: Path) -> list[Path]:
     if is_model(given):
         return [given]
     if not given.is_dir():
         return []
     inside = [folder for folder in sorted(given.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
-    loaded = given == models_folder()  # there they lie one deeper, under their owner's name
+    loaded = given == models_folder()  # one folder deeper, under the owner's name
     owned = [model for owner in inside for model in sorted(owner.iterdir())] if loaded else []
     return [folder for folder in [*inside, *owned] if is_model(folder)]
 
@@ -91,7 +161,7 @@ def _row(folder: Path, given: Path) -> list[str]:
 
 
 def _exported(folder: Path) -> list[str]:
-    """What there is to say of graphs without the weights they were made from."""
+    """Encoder, decoder, parameters and size of graphs that come without their weights."""
     manifest = _read(folder / EXPORTED)
     parts = [printable(str(manifest.get(key, "?"))) for key in ("encoder", "decoder")]
     shown = manifest.get("parameters")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.console import percent
-from sightline.cli.options import Data, Format, Runtime
+from sightline.cli.console import Data, Format, Runtime, percent
 from sightline.io.files import counted, printable
 
 retrieval = typer.Typer(name="retrieval", help="Retrieval from your own captioned photos, without training.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.options import Datastore
+from sightline.cli.console import Datastore, Models
 from sightline.errors import ConfigError
 from sightline.io.files import printable
 
@@ -23,12 +23,7 @@ NEEDED = {
 
 
 def serve(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", "-m", help="A model folder or hub name; several make an ensemble. Default: the shipped one."
-        ),
-    ] = None,
+    model: Models = None,
     datastore: Datastore = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")

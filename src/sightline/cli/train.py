@@ -1,14 +1,26 @@
-"""``sightline train``: a recipe and a dataset in, a model folder out."""
+"""``sightline train``, ``recipes`` and ``features``: a recipe and a dataset in, a model folder out."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from sightline.cli.console import console, is_first_process, ordered, percent, score_label
-from sightline.cli.options import Data, Format, Overrides
+from sightline.cli.console import (
+    Data,
+    Format,
+    Overrides,
+    Ray,
+    complain,
+    console,
+    is_first_process,
+    ordered,
+    percent,
+    score_label,
+)
 
 
 def train(
@@ -18,11 +30,11 @@ def train(
         Path | None, typer.Option("--output", "-o", help="The run's folder.", show_default="runs/RECIPE")
     ] = None,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in the output folder stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
     format: Format = "auto",
     seed: Annotated[int | None, typer.Option("--seed", help="The same as --set training.seed=N.")] = None,
 ) -> None:
-    """Train a recipe. Under torchrun the work is shared and the first process talks."""
+    """Train a recipe. Under torchrun the processes share the work."""
     from sightline.recipes.config import load_recipe
 
     changes = [*(overrides or ()), *([] if seed is None else [f"training.seed={seed}"])]
@@ -50,3 +62,84 @@ def _show(best: dict[str, Any], folder: Path, data: str, start: str | None) -> N
     if not best.get("passed_start", True):
         advice = f"stay with {start}, which is better on dev; more photos or captions may help"
     console().print(f"next: {advice}", markup=False, soft_wrap=True)
+
+
+def features(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (`sightline recipes`) or a .toml file.")],
+    data: Data,
+    overrides: Overrides = None,
+    format: Format = "auto",
+    ray: Ray = None,
+) -> None:
+    """Compute a frozen encoder's features ahead of training. Training then reads them from the cache."""
+    from sightline.bulk.features import build_features
+
+    for folder in build_features(recipe, list(overrides or ()), data, format, "" if ray == "auto" else ray):
+        typer.echo(folder)
+
+
+class ByName(TyperGroup):
+    """``sightline recipes NAME`` means ``sightline recipes show NAME``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
+recipes = typer.Typer(
+    name="recipes",
+    cls=ByName,
+    help="List recipes, show one by its name, or check your own.",
+    subcommand_metavar="[NAME | COMMAND] [ARGS]...",
+    rich_markup_mode=None,
+)
+
+
+@recipes.callback(invoke_without_command=True)
+def list_recipes(context: typer.Context) -> None:
+    """List the recipes that come with Sightline."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from sightline.recipes.config import load_recipe, recipe_names
+
+    table = Table("recipe", "encoder", "decoder", "text", "objective", "what it is", box=None, pad_edge=False)
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        parts = (recipe.encoder.name, recipe.decoder.name, recipe.tokenizer.name, recipe.objective.name)
+        table.add_row(name, *parts, recipe.title)
+    console().print(table)
+
+
+@recipes.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    overrides: Overrides = None,
+) -> None:
+    """Print a recipe with every value, and the command that trains it."""
+    from sightline.recipes.config import find_recipe, load_recipe
+
+    recipe = load_recipe(name, overrides or ())
+    comments = takewhile(lambda line: line.startswith("#"), find_recipe(name).read_text(encoding="utf-8").splitlines())
+    typer.echo("".join(f"{line}\n" for line in comments) + recipe.to_toml(), nl=False)
+
+
+@recipes.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Recipes or .toml files; all shipped ones if none.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check recipes and report every fault. Nothing is trained."""
+    from sightline.errors import ConfigError
+    from sightline.recipes.config import load_recipe, recipe_names
+
+    failed = False
+    for name in names or recipe_names():
+        try:
+            load_recipe(name, overrides or ())
+            typer.echo(f"{name}: fine")
+        except ConfigError as error:
+            complain(f"error: {error}")
+            failed = True
+    if failed:
+        raise typer.Exit(1)

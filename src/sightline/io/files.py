@@ -7,9 +7,9 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sightline.errors import DataError
@@ -25,7 +25,7 @@ IMAGE_SUFFIXES = frozenset({
 
 @dataclass(frozen=True)
 class FileSlice:
-    """A file inside another one, such as a photo in a tar shard; ``name`` is what people call it."""
+    """A byte range of a file, such as a photo in a tar shard; ``name`` is how it is shown to people."""
 
     path: str
     offset: int
@@ -33,7 +33,7 @@ class FileSlice:
     name: str
 
     def read(self, most: int) -> bytes:
-        """Its bytes, at most so many; fewer than ``size`` where the file around it is cut off."""
+        """At most ``most`` of its bytes; fewer than ``size`` where the file around it is truncated."""
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
             return file.read(min(self.size, most))
@@ -78,44 +78,83 @@ def local_path(source: str | os.PathLike[str]) -> Path:
     return Path(url2pathname(slash + path))
 
 
-def walk_images(folder: Path, unreadable: list[Failure] | None = None) -> Iterator[Path]:
-    """Every image under a folder, sorted, hidden names left out; folders that cannot be listed go to ``unreadable``."""
+@dataclass
+class SkippedFiles:
+    """Files in folders that were passed over because their names do not end like a photo's."""
 
-    def note(error: OSError) -> None:
-        if unreadable is not None:
-            unreadable.append(Failure(printable(error.filename), f"cannot be listed: {error.strerror}"))
+    count: int = 0
+    names: list[str] = field(default_factory=list)  # the first few
 
-    for parent, folders, names in os.walk(folder, onerror=note):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+    def add(self, path: str | Path) -> None:
+        self.count += 1
+        if len(self.names) < 3:
+            self.names.append(printable(Path(path).name))
+
+    def __str__(self) -> str:
+        """ "skipped 5 files that are not photos: notes.txt, clip.mov, song.mp3 and 2 more"."""
+        more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
+        verb = "is not a photo" if self.count == 1 else "are not photos"
+        return f"skipped {counted(self.count, 'file')} that {verb}: {', '.join(self.names)}{more}"
+
+
+def walk_files(
+    folder: str | Path,
+    wanted: Callable[[str], bool],
+    unreadable: list[OSError],
+    skipped: SkippedFiles | None = None,
+    leave_out: Sequence[Path] = (),
+) -> Iterator[str]:
+    """Every wanted file under a folder, sorted; hidden names and the folders in ``leave_out`` are passed over."""
+    for parent, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith((".", "__MACOSX")) and not (leave_out and Path(parent, name).resolve() in leave_out)
+        )
         for name in sorted(names):
-            if not name.startswith(".") and is_image_path(name):
-                yield Path(parent, name)
+            if name.startswith("."):
+                continue
+            if wanted(name):
+                yield os.path.join(parent, name)  # noqa: PTH118 -- a Path each would take half of the time
+            elif skipped is not None:
+                skipped.add(name)
 
 
-def find_images(inputs: Sequence[str | Path]) -> Iterator[Path | Failure]:
+def walk_images(
+    folder: Path, unreadable: list[Failure] | None = None, skipped: SkippedFiles | None = None
+) -> Iterator[Path]:
+    """Every image under a folder, sorted, hidden names left out; folders that cannot be listed go to ``unreadable``."""
+    errors: list[OSError] = []
+    yield from map(Path, walk_files(folder, is_image_path, errors, skipped))
+    if unreadable is not None:
+        unreadable += [Failure(printable(error.filename), f"cannot be listed: {error.strerror}") for error in errors]
+
+
+def find_images(inputs: Sequence[str | Path], skipped: SkippedFiles | None = None) -> Iterator[Path | Failure]:
     """Each image once, from files, folders (recursive), glob patterns and ``file://`` URLs, in the order given.
 
-    What cannot be found comes as a `Failure` among the paths, so that a caller reports it and goes on.
+    What cannot be found comes as a `Failure` among the paths, so that a caller reports it and goes on. Other files in
+    the folders are counted in ``skipped``.
     """
-    seen: set[Path] = set()
+    found_before: set[Path] = set()
     for source in inputs:
-        for found in _expand(source):
+        for found in _expand(source, skipped):
             if isinstance(found, Failure):
                 yield found
-            elif found not in seen:
-                seen.add(found)
+            elif found not in found_before:
+                found_before.add(found)
                 yield found
 
 
-def _expand(source: str | Path) -> Iterator[Path | Failure]:
+def _expand(source: str | Path, skipped: SkippedFiles | None) -> Iterator[Path | Failure]:
     try:
         path = local_path(source)
         if path.is_dir():
-            yield from _expand_folder(path)
+            yield from _expand_folder(path, skipped)
         elif path.exists():
             yield path
         elif any(mark in str(path) for mark in "*?["):
-            yield from _expand_pattern(str(path))
+            yield from _expand_pattern(str(path), skipped)
         else:
             yield Failure(printable(source), "does not exist: check the path")
     except ValueError as error:
@@ -124,10 +163,10 @@ def _expand(source: str | Path) -> Iterator[Path | Failure]:
         yield Failure(printable(source), f"cannot be read: {error.strerror}")
 
 
-def _expand_folder(folder: Path) -> Iterator[Path | Failure]:
+def _expand_folder(folder: Path, skipped: SkippedFiles | None) -> Iterator[Path | Failure]:
     unreadable: list[Failure] = []
     empty = True
-    for path in walk_images(folder, unreadable):
+    for path in walk_images(folder, unreadable, skipped):
         empty = False
         yield path
     yield from unreadable
@@ -135,11 +174,16 @@ def _expand_folder(folder: Path) -> Iterator[Path | Failure]:
         yield Failure(printable(folder), "is a folder without images: name another one")
 
 
-def _expand_pattern(pattern: str) -> Iterator[Path | Failure]:
+def _expand_pattern(pattern: str, skipped: SkippedFiles | None) -> Iterator[Path | Failure]:
     empty = True
     for name in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 -- Path.glob refuses absolute patterns
         path = Path(name)
-        images = walk_images(path) if path.is_dir() else [path] if is_image_path(path) else []
+        if path.is_dir():
+            images = walk_images(path, skipped=skipped)
+        else:
+            images = iter([path] if is_image_path(path) else [])
+            if skipped is not None and not is_image_path(path):
+                skipped.add(path)
         for image in images:
             empty = False
             yield image
@@ -163,7 +207,7 @@ def models_folder() -> Path:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` only once all is safely on disk.
+    """A temporary path next to ``path`` to write to; it replaces ``path`` only once all is safely on disk.
 
     >>> with atomic_path("model.safetensors") as temporary:
     ...     save_file(tensors, temporary)
@@ -189,7 +233,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def leftovers(path: str | Path) -> list[Path]:
-    """What runs that were killed while writing ``path`` left beside it."""
+    """Temporary files next to ``path`` that runs killed while writing it left behind."""
     target = Path(path).resolve()
     return list(target.parent.glob(f".????????.{glob.escape(target.name[-100:])}"))
 
@@ -202,7 +246,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """A new folder beside ``path`` to fill; it takes the place of ``path`` as a whole, or not at all."""
+    """A new folder next to ``path`` to fill; it replaces ``path`` as a whole, or not at all."""
     target = Path(path)
     temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
     old = temporary.with_name(f"{temporary.name}.old")
