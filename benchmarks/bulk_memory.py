@@ -22,11 +22,11 @@ TEXT = ["a dog runs on the grass", "two people stand on a beach", "a child in a 
 
 
 def make_crops(source: Path, target: Path, count: int) -> None:
-    from sightline.bulk.inputs import find
+    from sightline.bulk.inputs import find_inputs
     from sightline.io.images import open_image
 
     chance, made = random.Random(0), 0
-    for name in cycle(list(find([str(source)]))):
+    for name in cycle(list(find_inputs([str(source)]))):
         image = open_image(str(name))
         for _ in range(25):
             left, top = (chance.randrange(max(1, side - 64)) for side in image.size)

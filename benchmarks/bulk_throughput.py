@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from sightline.bulk.engine import Engine
-from sightline.bulk.inputs import Part, find
+from sightline.bulk.inputs import Part, find_inputs
 from sightline.bulk.job import save_part
 from sightline.bulk.reading import read_photo
 from sightline.bulk.run import choose_device, count_workers
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    names = [name for name, _ in zip(find([options.folder]), range(options.photos)) if isinstance(name, str)]
+    names = [name for name, _ in zip(find_inputs([options.folder]), range(options.photos)) if isinstance(name, str)]
     captioner = load(device=choose_device(options.device))
     workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
     with Engine(captioner, captioner.defaults, options.batch, workers) as engine:

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from sightline.bulk.inputs import find
+from sightline.bulk.inputs import find_inputs
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, Summary, caption_all
 
@@ -40,7 +40,7 @@ def check_complete(photos: Path, output: Path) -> None:
     rows, errors = lines(output), lines(output.with_suffix(".errors.jsonl"))
     sources = [row["source"] for row in rows] + [row["source"] for row in errors]
     assert len(sources) == len(set(sources))
-    assert sorted(sources) == sorted(map(str, find([str(photos)])))
+    assert sorted(sources) == sorted(map(str, find_inputs([str(photos)])))
     assert all(int(Path(row["source"]).stem) % 10 == 9 for row in errors)
     assert not output.with_name(output.name + ".parts").exists()
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.bulk import extras
 from sightline.bulk.engine import Engine
-from sightline.bulk.inputs import Part, find, list_inputs, read_parts, roots
+from sightline.bulk.inputs import Part, find_inputs, import_parquet, input_roots, list_inputs, read_parts
 from sightline.bulk.job import Output
 from sightline.bulk.run import Settings, Summary, caption_all
 from sightline.engine.captioner import Captioner, load
@@ -43,7 +42,7 @@ def captioner(tiny_model: Path) -> Captioner:
 
 
 def names(folder: Path) -> list[str]:
-    return [name for name in find([str(folder)]) if isinstance(name, str)]
+    return [name for name in find_inputs([str(folder)]) if isinstance(name, str)]
 
 
 def bulk(photos: Path | list[str], output: Path, model: Path, form: str = "jsonl", folder: bool = False, **settings):
@@ -221,7 +220,7 @@ def test_without_pyarrow_one_line_before_any_work(
         bulk(photos, tmp_path / "a.parquet", tiny_model, "parquet")
     assert not list(tmp_path.glob("a.*"))
     with pytest.raises(ConfigError, match="pyarrow"):
-        extras.parquet()
+        import_parquet()
 
 
 # -- which inputs -----------------------------------------------------------------------------------------------------
@@ -233,13 +232,13 @@ def test_lists_patterns_and_folders_name_each_photo_once(photos: Path, tmp_path:
     text.write_text("\n".join([*every[:3], "", every[0], "http://example.org/a.jpg"]) + "\n")
     table.write_text("image,caption\n" + f"{every[5]},a dog\n{every[6]},a cat\n")
     (tmp_path / "list.jsonl").write_text(json.dumps(every[7]) + "\n" + json.dumps({"source": every[8]}) + "\n")
-    found = list(find([str(text), str(table), str(tmp_path / "list.jsonl"), f"{photos}/*.jpg", str(photos)]))
+    found = list(find_inputs([str(text), str(table), str(tmp_path / "list.jsonl"), f"{photos}/*.jpg", str(photos)]))
     assert found[:3] == every[:3]
     assert isinstance(found[3], Failure)
     assert "web address" in found[3].reason
     assert found[4:8] == every[5:9]
     assert sorted(name for name in found if isinstance(name, str)) == sorted(every)
-    assert list(find([str(photos)], leave_out=[photos / "more"])) == [n for n in every if "more" not in n]
+    assert list(find_inputs([str(photos)], leave_out=[photos / "more"])) == [n for n in every if "more" not in n]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_a_job_with_a_wrong_input_does_not_begin(tmp_path: Path, name: str, cont
     if content:
         (tmp_path / name).write_text(content)
     with pytest.raises((DataError, ConfigError), match=words):
-        list(find([str(tmp_path / name) if name != "-" else name]))
+        list(find_inputs([str(tmp_path / name) if name != "-" else name]))
 
 
 def test_parts_are_cut_in_order_and_a_shard_is_one(tmp_path: Path):
@@ -274,8 +273,8 @@ def test_parts_are_cut_in_order_and_a_shard_is_one(tmp_path: Path):
 def test_braces_and_roots(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"{number:03d}.tar").touch()
-    assert len(list(find([f"{tmp_path}/{{000..002}}.tar"]))) == 3
-    assert roots([str(tmp_path), f"{tmp_path}/*/x*.jpg", "list.txt"]) == [str(tmp_path)]
+    assert len(list(find_inputs([f"{tmp_path}/{{000..002}}.tar"]))) == 3
+    assert input_roots([str(tmp_path), f"{tmp_path}/*/x*.jpg", "list.txt"]) == [str(tmp_path)]
 
 
 # -- one output, several runs -----------------------------------------------------------------------------------------
@@ -320,10 +319,14 @@ def test_the_verb_writes_a_table_and_its_exit_code_tells_of_failures(
     from sightline.cli import run
 
     arguments = ["bulk", str(photos), "--model", str(tiny_model), "--workers", "0", "-o"]
+    for name in ("notes.txt", "clip.mov", ".hidden"):
+        (photos / name).touch()
     assert run([*arguments, str(tmp_path / "a.csv"), "--beam", "1"]) == 1
-    told = capfd.readouterr()
-    assert told.out == ""
-    first, last = told.err.splitlines()
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    skipped, first, last = printed.err.splitlines()
+    assert skipped == "skipped 2 files that are not photos: clip.mov, notes.txt"
+    assert json.loads((tmp_path / "a.csv.job.json").read_text())["skipped"] == 2
     assert first.startswith(f"error: {photos / BROKEN} is not an image")
     assert "13 photos in" in last
     assert "1 could not be captioned" in last

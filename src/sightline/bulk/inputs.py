@@ -1,7 +1,7 @@
 """Which inputs a bulk job has: folders, patterns, lists and shards become one list on disk, cut into parts.
 
 The list is written once, when a job begins, and read as a stream: a job of a hundred million photos needs no more
-memory than one of a thousand. Photos are grouped in order; a shard is a part of its own.
+memory than one of a thousand. Photos are grouped in order; each shard is one part.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import glob
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.extras import parquet
 from sightline.data.tar import is_shard
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import atomic_path, is_image_path, local_path, printable
+from sightline.io.files import SkippedFiles, atomic_path, is_image_path, local_path, printable, walk_files
 from sightline.types import Failure
 
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
@@ -30,7 +28,7 @@ COLUMNS = ("source", "image", "path", "file", "filename", "file_name")  # of a l
 
 @dataclass(frozen=True)
 class Part:
-    """What is done and kept together: some photos (or inputs known to be bad), or one shard."""
+    """What is captioned and saved together: some photos (or inputs known to be bad), or one shard."""
 
     number: int
     photos: tuple[str | Failure, ...] = ()
@@ -39,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Listing:
-    """What was written to disk: how many inputs, and a digest of them all."""
+    """What the list on disk holds: how many inputs, and a digest of them all."""
 
     photos: int
     shards: int
@@ -47,12 +45,18 @@ class Listing:
     digest: str
 
 
-def list_inputs(inputs: Sequence[str], target: Path, part_size: int, leave_out: Sequence[Path] = ()) -> Listing:
+def list_inputs(
+    inputs: Sequence[str],
+    target: Path,
+    part_size: int,
+    leave_out: Sequence[Path] = (),
+    skipped: SkippedFiles | None = None,
+) -> Listing:
     """Write every input to ``target``, one JSON value per line, in a fixed order and each once."""
     photos = shards = 0
     digest = hashlib.sha256()
     with atomic_path(target) as temporary, temporary.open("w", encoding="ascii") as file:
-        for entry in find(inputs, leave_out):
+        for entry in find_inputs(inputs, leave_out, skipped):
             if isinstance(entry, str) and is_shard(entry):
                 shards += 1
             else:
@@ -92,17 +96,21 @@ def read_parts(listing: Path, part_size: int) -> Iterator[Part]:
         yield Part(number, tuple(photos))
 
 
-def find(inputs: Sequence[str], leave_out: Sequence[Path] = ()) -> Iterator[str | Failure]:
+def find_inputs(
+    inputs: Sequence[str], leave_out: Sequence[Path] = (), skipped: SkippedFiles | None = None
+) -> Iterator[str | Failure]:
     """Names of photos and shards; an entry of a list that is no file name comes as a failure.
 
-    What the user named must be there: a long job does not begin with a mistyped folder.
+    What the user named must exist: a long job does not begin with a mistyped folder. Other files in the folders are
+    counted in ``skipped``.
     """
-    found = (entry for source in inputs for entry in _expand(source, [path.resolve() for path in leave_out]))
+    walker = _Walker([path.resolve() for path in leave_out], skipped)
+    found = (entry for source in inputs for entry in walker.expand(source))
     overlapping = len(inputs) > 1 or any(Path(source).suffix.lower() in LISTS for source in inputs)
     return _once(found) if overlapping else found
 
 
-def roots(inputs: Sequence[str]) -> list[str]:
+def input_roots(inputs: Sequence[str]) -> list[str]:
     """The folders that must stay where they are while a job runs."""
     folders = []
     for source in inputs:
@@ -116,72 +124,74 @@ def roots(inputs: Sequence[str]) -> list[str]:
 
 
 def _once(entries: Iterable[str | Failure]) -> Iterator[str | Failure]:
-    """Each name once; eight bytes stand for a name, as names themselves would fill the memory."""
-    seen: set[bytes] = set()
+    """Each name once; a digest of eight bytes stands for a name, as all names would fill the memory."""
+    digests: set[bytes] = set()
     for entry in entries:
         name = entry if isinstance(entry, str) else entry.source
-        mark = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-        if mark not in seen:
-            seen.add(mark)
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        if digest not in digests:
+            digests.add(digest)
             yield entry
 
 
-def _expand(source: str, leave_out: list[Path]) -> Iterator[str | Failure]:
-    if source == "-":
-        raise ConfigError("- is one photo on standard input: a bulk job takes folders, patterns, lists and shards")
-    try:
-        path = local_path(source)
-        if path.is_dir():
-            yield from _walk(str(path), leave_out)
-        elif path.exists():
-            yield from _read_list(path) if path.suffix.lower() in LISTS else [str(path)]
-        elif _is_pattern(str(path)):
-            yield from _expand_pattern(str(path), leave_out)
-        else:
-            raise DataError(f"{printable(source)} does not exist: check the path")
-    except ValueError as error:
-        raise DataError(f"{printable(source)} {error}") from None
-    except OSError as error:
-        raise DataError(f"{printable(source)} cannot be read: {error.strerror or error}") from None
+@dataclass(frozen=True)
+class _Walker:
+    """Expands what a user named into photos and shards."""
 
+    leave_out: Sequence[Path]
+    skipped: SkippedFiles | None
 
-def _walk(folder: str, leave_out: list[Path]) -> Iterator[str | Failure]:
-    """Photos and shards under a folder, sorted, hidden names left out."""
-    unreadable: list[OSError] = []
-    for parent, folders, names in os.walk(folder, onerror=unreadable.append):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith((".", "__MACOSX")) and not (leave_out and Path(parent, name).resolve() in leave_out)
-        )
-        names.sort()
-        for name in names:
-            if not name.startswith(".") and (is_image_path(name) or is_shard(name)):
-                yield str(Path(parent, name))
-    for error in unreadable:
-        if error.filename == folder:
-            raise error
-        yield Failure(str(error.filename), f"cannot be listed: {error.strerror}")
+    def expand(self, source: str) -> Iterator[str | Failure]:
+        if source == "-":
+            raise ConfigError("- is one photo on standard input: a bulk job takes folders, patterns, lists and shards")
+        try:
+            path = local_path(source)
+            if path.is_dir():
+                yield from self._folder(str(path))
+            elif path.exists():
+                yield from _read_list(path) if path.suffix.lower() in LISTS else [str(path)]
+            elif _is_pattern(str(path)):
+                for pattern in _braces(str(path)):
+                    yield from self._pattern(pattern)
+            else:
+                raise DataError(f"{printable(source)} does not exist: check the path")
+        except ValueError as error:
+            raise DataError(f"{printable(source)} {error}") from None
+        except OSError as error:
+            raise DataError(f"{printable(source)} cannot be read: {error.strerror or error}") from None
 
+    def _folder(self, folder: str) -> Iterator[str | Failure]:
+        """Photos and shards under a folder, sorted, hidden names left out."""
+        unreadable: list[OSError] = []
+        yield from walk_files(folder, _is_input, unreadable, self.skipped, self.leave_out)
+        for error in unreadable:
+            if error.filename == folder:
+                raise error
+            yield Failure(str(error.filename), f"cannot be listed: {error.strerror}")
 
-def _is_pattern(text: str) -> bool:
-    return any(mark in text for mark in "*?[") or re.search(r"\{\d+\.\.\d+\}", text) is not None
-
-
-def _expand_pattern(pattern: str, leave_out: list[Path]) -> Iterator[str | Failure]:
-    for one in _braces(pattern):
+    def _pattern(self, pattern: str) -> Iterator[str | Failure]:
         empty = True
-        names = sorted(glob.glob(one, recursive=True)) if glob.has_magic(one) else [one]  # noqa: PTH207
+        names = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]  # noqa: PTH207
         for name in names:
             if Path(name).is_dir():
-                found: Iterable[str | Failure] = _walk(name, leave_out)
+                found: Iterable[str | Failure] = self._folder(name)
             else:
-                found = [name] if is_image_path(name) or is_shard(name) else []
+                found = [name] if _is_input(name) else []
+                if self.skipped is not None and not found:
+                    self.skipped.add(name)
             for entry in found:
                 empty = False
                 yield entry
         if empty:
-            raise DataError(f"{printable(one)} matches no photo and no shard: check the pattern")
+            raise DataError(f"{printable(pattern)} matches no photo and no shard: check the pattern")
+
+
+def _is_input(name: str) -> bool:
+    return is_image_path(name) or is_shard(name)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(mark in text for mark in "*?[") or re.search(r"\{\d+\.\.\d+\}", text) is not None
 
 
 def _braces(pattern: str) -> Iterator[str]:
@@ -207,7 +217,7 @@ def _read_list(path: Path) -> Iterator[str | Failure]:
 def _names(path: Path) -> Iterator[str]:
     kind = path.suffix.lower()
     if kind == ".parquet":
-        table = parquet().ParquetFile(path)
+        table = import_parquet().ParquetFile(path)
         column = _column(table.schema_arrow.names, path)
         for batch in table.iter_batches(columns=[column]):
             yield from (name for name in batch.column(0).to_pylist() if name)
@@ -240,3 +250,12 @@ def _name_in(value: Any, path: Path) -> str:
         if isinstance(name, str):
             return name
     raise DataError(f"{printable(path)} holds a line without a photo's name: one string or object with source per line")
+
+
+def import_parquet() -> Any:
+    """``pyarrow.parquet``, or one line that says how to install it."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError("Parquet needs pyarrow: run `pip install pyarrow`, or write .jsonl or .csv instead") from None
+    return pyarrow.parquet

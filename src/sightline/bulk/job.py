@@ -13,6 +13,7 @@ Readers of tables pass over names that begin with ``_``.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -21,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sightline.bulk.inputs import Listing, Part, list_inputs, read_parts, roots
-from sightline.bulk.tables import check_columns, error_form, merge, write_captions, write_failures
+from sightline.bulk.inputs import Listing, Part, import_parquet, input_roots, list_inputs, read_parts
+from sightline.bulk.outputs import check_columns, error_format, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import atomic_path, leftovers, printable, write_atomically
+from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically
 from sightline.types import Caption, Failure
+
+log = logging.getLogger("sightline.bulk")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Output:
     @property
     def errors(self) -> Path:
         """The table of all that failed."""
-        form = error_form(self.form)
+        form = error_format(self.form)
         return self.path / f"_errors.{form}" if self.is_folder else self.path.with_suffix(f".errors.{form}")
 
     @property
@@ -62,6 +65,7 @@ class Job:
         self.settings: dict[str, Any] = {}
         self.roots: list[str] = []
         self.part_size = 0
+        self.skipped = 0  # files in the input folders that are neither photos nor shards
         self._lock = _claim(self.folder / "_lock", output.path)
 
     def begin(self, inputs: Sequence[str], part_size: int, settings: dict[str, Any], overwrite: bool = False) -> bool:
@@ -78,11 +82,15 @@ class Job:
             for part in sorted(self.folder.glob("part-*"))[:1]:  # the oldest tells for all
                 check_columns(self.output.form, part)
             self.listing = Listing(**known["listing"])
-            self.roots = known["roots"]
+            self.roots, self.skipped = known["roots"], known["skipped"]
             return True
         fresh = self._inputs.with_name("_inputs.new.jsonl")
-        self.listing = list_inputs(inputs, fresh, part_size, leave_out=[self.folder])
-        self.roots = roots(inputs)
+        skipped = SkippedFiles()
+        self.listing = list_inputs(inputs, fresh, part_size, [self.folder], skipped)
+        self.skipped = skipped.count
+        if skipped.count:
+            log.info("%s", skipped)
+        self.roots = input_roots(inputs)
         here = self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
         if finished and here:
             if finished["settings"] == self.settings and finished["listing"] == vars(self.listing):
@@ -124,7 +132,7 @@ class Job:
             raise DataError(
                 f"{self._part(missing[0])} has gone missing since it was written: run the same command again"
             )
-        form = error_form(self.output.form)
+        form = error_format(self.output.form)
         errors = [path for number in range(self.listing.parts) if (path := self._errors(number)).exists()]
         if not self.output.is_folder:
             with atomic_path(self.output.path) as temporary:
@@ -163,12 +171,10 @@ class Job:
         return errors_path(self.folder, self.output.form, number)
 
     def _count(self, errors: Path) -> int:
-        if error_form(self.output.form) == "parquet":
-            from sightline.bulk.extras import parquet
-
-            return parquet().read_metadata(errors).num_rows
+        if error_format(self.output.form) == "parquet":
+            return import_parquet().read_metadata(errors).num_rows
         with errors.open("rb") as file:
-            return sum(1 for _ in file) - (error_form(self.output.form) == "csv")
+            return sum(1 for _ in file) - (error_format(self.output.form) == "csv")
 
     def _check_same(self, settings: dict[str, Any]) -> None:
         differ = [name for name in self.settings | settings if self.settings.get(name) != settings.get(name)]
@@ -179,7 +185,8 @@ class Job:
             )
 
     def _write_record(self, path: Path, **facts: Any) -> None:
-        record = {**facts, "settings": self.settings, "listing": vars(self.listing), "roots": self.roots}
+        record = {**facts, "skipped": self.skipped, "settings": self.settings}
+        record |= {"listing": vars(self.listing), "roots": self.roots}
         write_atomically(path, json.dumps(record, indent=2) + "\n")
 
     def _sweep(self) -> None:
@@ -212,7 +219,7 @@ def part_path(folder: Path, form: str, number: int) -> Path:
 
 
 def errors_path(folder: Path, form: str, number: int) -> Path:
-    return folder / "_errors" / f"part-{number:06d}.{error_form(form)}"
+    return folder / "_errors" / f"part-{number:06d}.{error_format(form)}"
 
 
 def save_part(
@@ -240,7 +247,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise DataError(f"{printable(path)} cannot be read ({error}): begin again with --overwrite") from None
-    if not (isinstance(record, dict) and {"settings", "listing", "roots"} <= set(record)):
+    if not (isinstance(record, dict) and {"settings", "listing", "roots", "skipped"} <= set(record)):
         raise DataError(f"{printable(path)} is no record of a job: begin again with --overwrite")
     return record
 

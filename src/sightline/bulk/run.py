@@ -14,7 +14,7 @@ from sightline.bulk.engine import Engine, Finished, Watcher
 from sightline.bulk.extras import parquet, ray
 from sightline.bulk.inputs import Part
 from sightline.bulk.job import Job, Output
-from sightline.bulk.sidecars import embed, find_exiftool, write_sidecars
+from sightline.bulk.outputs import embed, find_exiftool, write_sidecars
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError

@@ -1,0 +1,316 @@
+"""Captions as files: tables and WebDataset shards (one file per part), sidecars, and descriptions inside the photos."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sightline.bulk.inputs import Part, import_parquet
+from sightline.data.tar import key_and_suffix, members
+from sightline.errors import ConfigError, DataError
+from sightline.io.files import printable, write_atomically
+from sightline.types import COLUMNS, Caption, Failure, cell
+
+log = logging.getLogger("sightline.bulk")
+FORMATS = ("parquet", "jsonl", "csv", "tar")
+ROW_GROUP = 10_000  # rows of a Parquet file that are compressed, and read, together; as many are in memory
+LARGEST_METADATA = 16 * 2**20  # bytes of a sample's .json
+# XMP's description, IPTC's caption, and the IPTC field for text that stands for a picture.
+METADATA_FIELDS = ("XMP-dc:Description", "IPTC:Caption-Abstract", "XMP-iptcCore:AltTextAccessibility")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def error_format(format: str) -> str:
+    """The format of the table of errors: JSON lines for shards, otherwise that of the captions."""
+    return "jsonl" if format == "tar" else format
+
+
+def write_captions(format: str, target: Path, part: Part, captions: Sequence[Caption], several: bool = False) -> None:
+    """Write the captions of one part; ``several``: with a column of the other candidates."""
+    if format == "tar":
+        _write_shard(target, part, captions)
+    elif format == "parquet":
+        _write_parquet(target, _columns(captions, several))
+    elif format == "csv":
+        rows = [
+            [*map(cell, {**one.as_row(), "source": to_unicode(caption.source)}.values())]
+            for caption in captions
+            for one in (caption, *caption.others)
+        ]
+        _write_csv(target, list(COLUMNS), rows)
+    else:
+        _write_lines(target, (caption.as_dict() for caption in captions))
+
+
+def write_failures(format: str, target: Path, failures: Sequence[Failure]) -> None:
+    """Write the inputs of one part that could not be captioned, and why."""
+    format = error_format(format)
+    if format == "parquet":
+        columns = {
+            "source": [to_unicode(failure.source) for failure in failures],
+            "reason": [to_unicode(failure.reason) for failure in failures],
+        }
+        _write_parquet(target, columns)
+    elif format == "csv":
+        _write_csv(target, ["source", "reason"], [[to_unicode(one.source), to_unicode(one.reason)] for one in failures])
+    else:
+        _write_lines(target, ({"source": failure.source, "reason": failure.reason} for failure in failures))
+
+
+def merge(format: str, parts: Iterable[Path], target: Path) -> None:
+    """Concatenate the parts in order, without reading all of them into memory."""
+    if format == "parquet":
+        _merge_parquet(parts, target)
+        return
+    with target.open("wb") as out:
+        for number, part in enumerate(parts):
+            with part.open("rb") as file:
+                if format == "csv" and number:
+                    file.readline()  # its header
+                shutil.copyfileobj(file, out)
+
+
+def check_columns(format: str, part: Path) -> None:
+    """Refuse parts of a version that wrote other columns; JSON lines and shards name their values and may differ."""
+    if format == "parquet":
+        with _report_damage(part):
+            found = import_parquet().ParquetFile(part).schema_arrow.names
+    elif format == "csv":
+        with part.open(encoding="utf-8", errors="replace", newline="") as file:
+            found = next(csv.reader(file), [])
+    else:
+        return
+    if [name for name in found if name != "others"] != list(COLUMNS):
+        raise ConfigError(
+            f"{printable(part)} is of another version of Sightline: it has the columns {printable(', '.join(found))}, "
+            f"this one writes {', '.join(COLUMNS)}; finish the job with that version, choose another output, "
+            "or begin again with --overwrite"
+        )
+
+
+def to_unicode(text: str) -> str:
+    """A file name as valid Unicode: names may hold any bytes, tables only text."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _columns(captions: Sequence[Caption], several: bool) -> dict[str, list[Any]]:
+    rows = [{**caption.as_row(), "source": to_unicode(caption.source)} for caption in captions]
+    columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in COLUMNS}
+    if several:
+        columns["others"] = [[other.text for other in caption.others] for caption in captions]
+    return columns
+
+
+def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
+    import pyarrow
+
+    types = {
+        "source": pyarrow.string(),
+        "caption": pyarrow.string(),
+        "confidence": pyarrow.float32(),
+        "unsure": pyarrow.bool_(),
+        "ood_score": pyarrow.float32(),
+        "finished": pyarrow.bool_(),
+        "others": pyarrow.list_(pyarrow.string()),
+        "reason": pyarrow.string(),
+    }
+    table = pyarrow.table(columns, schema=pyarrow.schema([(name, types[name]) for name in columns]))
+    import_parquet().write_table(table, target, compression="zstd")
+
+
+def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
+    """Parts are small: their rows are gathered into row groups of a size that reads well."""
+    import pyarrow
+
+    writer: Any = None
+    pending: list[Any] = []
+    rows = 0
+
+    def write() -> None:
+        nonlocal pending, rows
+        writer.write_table(pyarrow.concat_tables(pending))
+        pending, rows = [], 0
+        pyarrow.default_memory_pool().release_unused()
+
+    try:
+        for part in parts:
+            with _report_damage(part):
+                table = import_parquet().ParquetFile(part).read(use_threads=False)
+            writer = writer or import_parquet().ParquetWriter(target, table.schema, compression="zstd")
+            pending.append(table)
+            rows += table.num_rows
+            if rows >= ROW_GROUP:
+                write()
+        if pending:
+            write()
+    finally:
+        if writer:
+            writer.close()
+
+
+@contextmanager
+def _report_damage(part: Path) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{part} is damaged ({error}): delete it and run the same command again") from None
+
+
+def _write_csv(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
+    with target.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows(rows)
+
+
+def _write_lines(target: Path, rows: Iterable[dict[str, Any]]) -> None:
+    with target.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+def _write_shard(target: Path, part: Part, captions: Sequence[Caption]) -> None:
+    """Copy a shard with our captions added, or make a new shard of single photos."""
+    if part.shard:
+        copy_captioned(target, part.shard, {caption.source: caption for caption in captions})
+        return
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
+        for key, suffix, data, caption in _samples(part, captions):
+            add_file(out, f"{key}{suffix}", data)
+            add_caption(out, key, caption, {"source": to_unicode(caption.source)})
+
+
+def _samples(part: Part, captions: Sequence[Caption]) -> Iterator[tuple[str, str, bytes, Caption]]:
+    for index, caption in enumerate(captions):
+        path = Path(caption.source)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{path} was captioned but is gone ({error.strerror}): run the same command again"
+            ) from None
+        yield f"{part.number:06d}{index:06d}", path.suffix.lower(), data, caption
+
+
+def copy_captioned(target: Path, shard: str, captions: Mapping[str, Caption]) -> None:
+    """Copy a shard with our caption as each sample's ``.txt``; samples without a caption are left out.
+
+    An existing ``.txt`` becomes ``.original.txt``; ``.json`` gains the key ``sightline``; the rest is copied.
+    """
+    with Path(shard).open("rb") as file, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
+        entries = (entry for entry in members(file, shard) if isinstance(entry, tarfile.TarInfo) and entry.isreg())
+        for key, group in groupby(entries, key=lambda entry: key_and_suffix(entry.name)[0]):
+            sample = list(group)
+            known = [found for entry in sample if (found := captions.get(f"{shard}::{entry.name}")) is not None]
+            if known:
+                _copy_sample(out, file, key, sample, known[0])
+
+
+def _copy_sample(
+    out: tarfile.TarFile, file: BinaryIO, key: str, sample: list[tarfile.TarInfo], caption: Caption
+) -> None:
+    metadata: dict[str, Any] = {}
+    for entry in sample:
+        file.seek(entry.offset_data)
+        data = file.read(entry.size)
+        suffix = key_and_suffix(entry.name)[1]
+        if suffix == "json" and len(data) <= LARGEST_METADATA and isinstance(found := _json(data), dict):
+            metadata = found
+        else:
+            add_file(out, f"{key}.original.txt" if suffix == "txt" else entry.name, data)
+    add_caption(out, key, caption, metadata)
+
+
+def add_caption(out: tarfile.TarFile, key: str, caption: Caption, metadata: Mapping[str, Any]) -> None:
+    """Add a sample's caption as ``.txt``, and with its metadata as ``.json``."""
+    add_file(out, f"{key}.txt", caption.text.encode())
+    caption_row = {name: value for name, value in caption.as_dict().items() if name != "source"}
+    add_file(out, f"{key}.json", json.dumps({**metadata, "sightline": caption_row}).encode())
+
+
+def add_file(out: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)  # without owner and time: the same captions make the same shard
+    entry.size = len(data)
+    out.addfile(entry, io.BytesIO(data))
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+# -- next to and inside the photos -------------------------------------------------------------------------------------
+
+
+def write_sidecars(captions: Sequence[Caption], overwrite: bool) -> int:
+    """Write ``dog.txt`` next to each ``dog.jpg``; returns how many other texts were there and were kept.
+
+    Sidecars and embedded captions are written before their part counts as done, and writing them twice changes
+    nothing: a killed job leaves no gap.
+    """
+    kept = 0
+    for caption in captions:
+        target = Path(caption.source).with_suffix(".txt")
+        text = caption.text + "\n"
+        try:
+            before = target.read_text(encoding="utf-8", errors="replace") if target.exists() else None
+        except OSError as error:
+            raise DataError(f"{printable(target)} cannot be read: {error.strerror}") from None
+        if before is not None and before != text and not overwrite:
+            kept += 1
+        elif before != text:
+            write_atomically(target, text)
+    return kept
+
+
+def find_exiftool() -> str:
+    program = shutil.which("exiftool")
+    if program is None:
+        raise ConfigError("--embed needs the program exiftool, which is not installed: see exiftool.org")
+    return program
+
+
+def embed(captions: Sequence[Caption], overwrite: bool) -> None:
+    """Write captions into the photos' XMP and IPTC descriptions, with one run of exiftool."""
+    if not captions:
+        return
+    lines = []
+    for caption in captions:
+        path = str(Path(caption.source).absolute())
+        if "\n" in path:
+            log.warning("%s has a line break in its name: its description is not written", printable(path))
+            continue
+        sentence = " ".join(caption.sentence().split())
+        lines += [f"-{field}={sentence}" for field in METADATA_FIELDS]
+        # Existing tags are replaced only on demand ("-wm cg": create, do not overwrite); the file's dates are kept.
+        lines += ["-codedcharacterset=utf8", *([] if overwrite else ["-wm", "cg"]), "-P", "-overwrite_original", "-q"]
+        lines += [path, "-execute"]
+    done = subprocess.run(
+        [find_exiftool(), "-charset", "filename=utf8", "-@", "-"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
+    if done.returncode not in (0, 1):  # 1: some file could not be written, and stderr says which
+        raise DataError(f"exiftool failed with code {done.returncode}: {done.stderr.strip()[-200:]}")
+    for line in done.stderr.splitlines():
+        log.warning("exiftool: %s", printable(line))
