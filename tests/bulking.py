@@ -1,9 +1,13 @@
-"""What tests of bulk jobs that go wrong share: photos, broken ones among them, a job in small parts, its outcome."""
+"""What tests of bulk jobs that go wrong share: photos, some of them broken, a job in small parts, and its outcome."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from sightline.bulk.inputs import find_inputs
@@ -55,3 +59,48 @@ def parts(output: Path) -> dict[str, int]:
         except FileNotFoundError:  # the job has just finished and taken them away
             continue
     return found
+
+
+FILE_EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir"}  # of Python's audit hooks
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run it in a forked process, without importing everything again; returns the process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def kill_at_operation(number: int, output: Path) -> None:
+    """Kill this process just before it creates, renames or removes its n-th file from now on in the output's folder.
+
+    That is the same moment on every machine, however fast.
+    """
+    left = number
+
+    def count(event: str, arguments: tuple) -> None:
+        nonlocal left
+        if event in FILE_EVENTS and not (event == "open" and not arguments[2] & os.O_CREAT):
+            name = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes | os.PathLike) else ""
+            if name.startswith(str(output.parent)) or event in ("os.remove", "os.rmdir"):  # rmtree's are relative
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+def was_killed(child: int) -> bool:
+    """Wait for a child: whether it was killed; otherwise it must have succeeded."""
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status):
+        assert os.waitstatus_to_exitcode(status) == 0
+    return os.WIFSIGNALED(status)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bulk_deadly import read_or_die
-from bulking import PART, bulk, check_complete, make_photos, parts
+from bulking import PART, bulk, check_complete, in_child, kill_at_operation, make_photos, parts, was_killed
 
 import sightline
 from sightline.bulk import job
@@ -42,19 +42,6 @@ def photos(tiny_flickr8k_kept: Path, tmp_path: Path) -> Path:
     return make_photos(tiny_flickr8k_kept, tmp_path / "photos", 5 * PART)
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Run it in a process of its own, without importing everything again; returns its id."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return child
-
-
 def wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -66,30 +53,57 @@ def wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
 
 
 @posix
-def test_killed_at_random_moments_nothing_is_lost_or_done_twice(many: Path, tiny_model: Path, tmp_path: Path):
-    output = tmp_path / "captions.jsonl"
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    chance, longest, kills, before = random.Random(seed), 0.5, 0, dict[str, int]()
-    for _ in range(60):
-        child = in_child(lambda: bulk(many, output, tiny_model))
-        time.sleep(chance.uniform(0, longest))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status):
-            assert os.waitstatus_to_exitcode(status) == 0
-            break
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_nothing_is_lost_or_done_twice(
+    photos: Path, tiny_model: Path, tmp_path: Path, seed: int
+):
+    output, moments = tmp_path / "captions.jsonl", random.Random(seed)
+    kills, before = 0, dict[str, int]()
+
+    def run() -> None:
+        kill_at_operation(moment, output)
+        bulk(photos, output, tiny_model)
+
+    moment = moments.randrange(1, 40)
+    while was_killed(in_child(run)):
         kills += 1
         now = parts(output)
-        if now:  # otherwise killed before anything, or when all was done
-            assert {name: now[name] for name in before} == before, "a finished part was written again"
-        if len(now) <= len(before):
-            longest *= 1.5  # a slow machine needs longer to get anywhere
-        before = now
-    assert bulk(many, output, tiny_model).photos == 0, "the last run had left something to do"
+        if now:  # otherwise it was killed before the first part, or after the parts had become one table
+            assert {name: now.get(name) for name in before} == before, "a finished part was written again"
+        before, moment = now, moments.randrange(1, 40)
     assert kills
-    check_complete(many, output)
+    assert bulk(photos, output, tiny_model).photos == 0, "the last run had left something to do"
+    check_complete(photos, output)
     assert list(tmp_path.glob(".*")) == []
+
+
+@posix
+def test_killed_at_any_step_of_its_end_the_next_run_completes_it(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for photo in sorted(photos.iterdir())[2:-2]:
+        photo.unlink()
+    finish, step = job.Job.finish, 0
+
+    def run() -> None:
+        bulk(photos, output, tiny_model)
+
+    def dying(self: job.Job, facts: dict) -> int:
+        kill_at_operation(step, output)
+        return finish(self, facts)
+
+    while True:
+        step += 1
+        output = tmp_path / str(step) / "captions.jsonl"
+        with monkeypatch.context() as patched:
+            patched.setattr(job.Job, "finish", dying)
+            if not was_killed(in_child(run)):
+                break
+        assert bulk(photos, output, tiny_model).photos == 0
+        check_complete(photos, output)
+        left = sorted(path.name for path in output.parent.iterdir())
+        assert left == ["captions.errors.jsonl", "captions.jsonl", "captions.jsonl.job.json"], f"step {step}"
+    assert step > 10
 
 
 @posix
@@ -104,8 +118,7 @@ def test_killed_while_it_joins_the_parts_it_leaves_no_half_table(
 
     with monkeypatch.context() as patched:
         patched.setattr(job, "merge", die)
-        _, status = os.waitpid(in_child(lambda: bulk(photos, output, tiny_model)), 0)
-    assert os.WIFSIGNALED(status)
+        assert was_killed(in_child(lambda: bulk(photos, output, tiny_model)))
     assert [path.read_text() for path in tmp_path.glob(".*")] == ["half of it"]
     assert bulk(photos, output, tiny_model).photos == 0
     check_complete(photos, output)
@@ -168,8 +181,7 @@ def test_stopped_and_continued_and_a_second_run_meanwhile(many: Path, tiny_model
         assert parts(output) == before
     finally:
         os.kill(child, signal.SIGCONT)
-        _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        assert not was_killed(child)
     check_complete(many, output)
 
 
