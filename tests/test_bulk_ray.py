@@ -74,9 +74,9 @@ def test_an_actor_killed_in_the_middle_costs_nothing(
     photos = tmp_path / "photos"
     photos.mkdir()
     drawn = sorted((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir())
-    for number in range(360):
+    for number in range(90):
         shutil.copy(drawn[number % len(drawn)], photos / f"{number:03d}.jpg")
-    (photos / "359.jpg").write_bytes(b"broken")
+    (photos / "089.jpg").write_bytes(b"broken")
     output = tmp_path / "captions.jsonl"
     killed = []
 
@@ -96,7 +96,7 @@ def test_an_actor_killed_in_the_middle_costs_nothing(
     assert killed
     assert summary.failed == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [row["source"] for row in rows] == [str(photos / f"{number:03d}.jpg") for number in range(359)]
+    assert [row["source"] for row in rows] == [str(photos / f"{number:03d}.jpg") for number in range(89)]
     # On one machine the same job gives the same captions, and finds nothing left to do here.
     alone = Settings(part_size=6, workers=0)
     caption_all([str(photos)], Output(tmp_path / "alone.jsonl", "jsonl", False), [str(tiny_model)], alone)

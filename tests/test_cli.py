@@ -227,19 +227,24 @@ def test_all_faults_of_a_recipe_come_at_once_with_the_nearest_names(command: Com
     assert command("train", recipe, "--data", "x", *options).code == 2
 
 
-def test_train_in_a_real_process_then_resume_then_list(recipe: Path, tiny_flickr8k: Path, tmp_path: Path):
-    outcome = process("train", recipe, "--data", tiny_flickr8k, "--seed", 3, cwd=tmp_path)
+def test_train_then_list_then_resume(
+    command: Command, recipe: Path, tiny_flickr8k_kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    outcome = command("train", recipe, "--data", tiny_flickr8k_kept, "--seed", 3)
     assert outcome.code == 0, outcome.err
     assert "CIDEr-D" in outcome.out
     assert "epoch 1:" in outcome.err
     folder = tmp_path / "runs" / "tiny"
     assert "seed = 3" in (folder / "recipe.toml").read_text()
-    listed = process("models", cwd=tmp_path)
+    listed = command("models")
     assert listed.code == 0
     assert "runs/tiny" in listed.out
-    again = process("train", recipe, "--data", tiny_flickr8k, "--seed", 3, cwd=tmp_path)
+    again = command("train", recipe, "--data", tiny_flickr8k_kept, "--seed", 3)
     assert (again.code, again.complaints[-1].startswith("error: ")) == (2, True)
     assert "--resume" in again.err
+    assert command("train", recipe, "--data", tiny_flickr8k_kept, "--seed", 3, "--resume").code == 0
 
 
 def test_training_without_captions_is_one_line(command: Command, recipe: Path, photos: list[Path], tmp_path: Path):

@@ -13,8 +13,8 @@ import pytest
 from commands import Command, process
 
 
-def test_one_photo_gives_just_its_sentence(photos: list[Path], tiny_model: Path):
-    outcome = process("caption", photos[0], "--model", tiny_model)
+def test_one_photo_gives_just_its_sentence(command: Command, photos: list[Path], tiny_model: Path):
+    outcome = command("caption", photos[0], "--model", tiny_model)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.endswith(".\n")
     assert outcome.out[0].isupper()
@@ -151,13 +151,13 @@ def test_a_bad_photo_is_one_line_and_the_others_are_captioned(
     assert outcome.err.count(str(bad)) == 1
 
 
-def test_a_mixed_folder_in_a_real_process(photos: list[Path], tiny_model: Path, tmp_path: Path):
+def test_a_mixed_folder(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
     shutil.copy(photos[0], tmp_path / "b.jpg")
     (tmp_path / "a.jpg").write_bytes(b"no")
     (tmp_path / "c.jpg").write_bytes(b"")
     for name in ("notes.txt", "clip.mov", "photo.cr2", "song.mp3", ".hidden"):
         (tmp_path / name).write_text("not a photo")
-    outcome = process("caption", tmp_path, "http://example.org/x.jpg", "--model", tiny_model, "--json")
+    outcome = command("caption", tmp_path, "http://example.org/x.jpg", "--model", tiny_model, "--json")
     assert outcome.code == 1
     assert [row["source"] for row in json.loads(outcome.out)] == [str(tmp_path / "b.jpg")]
     *errors, counts, skipped = outcome.complaints
