@@ -74,8 +74,8 @@ def bulk(
     from sightline.bulk.run import Settings, caption_all
 
     chosen = Settings(
-        batch_size=batch_size, workers=workers, device=device, runtime=runtime, datastore=datastore, part_size=part_size,
-        sidecars=sidecar, embed=embed, overwrite=overwrite,
+        batch_size=batch_size, workers=workers, device=device, runtime=runtime, datastore=datastore,
+        part_size=part_size, sidecars=sidecar, embed=embed, overwrite=overwrite,
     )  # fmt: skip
     cluster = "" if ray == "auto" else ray
     if caption_all(inputs, Output(Path(output), form, is_folder), model or (), chosen, options, cluster).failed:

@@ -50,7 +50,7 @@ Runtime = Annotated[
 ]
 Datastore = Annotated[
     str | None,
-    typer.Option("--datastore", help="Decode with the neighbours in this folder of `sightline retrieval build`."),
+    typer.Option("--datastore", help="Retrieve neighbours from this folder of `sightline retrieval build`."),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Caption this many photos at once.")]
 Ray = Annotated[
