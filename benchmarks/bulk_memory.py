@@ -58,11 +58,13 @@ def make_model(folder: Path) -> None:
 
 def run(photos: str, model: str, output: str) -> None:
     """One job in a process of its own, which tells its own peak."""
-    from sightline.bulk.job import Output
-    from sightline.bulk.run import Settings, caption_all
+    from sightline.bulk.job import BulkOptions, caption_all
+    from sightline.bulk.job_folder import BulkOutput
 
     began = time.monotonic()
-    summary = caption_all([photos], Output(Path(output), "parquet", False), [model], Settings(batch_size=64, workers=1))
+    summary = caption_all(
+        [photos], BulkOutput(Path(output), "parquet", False), [model], BulkOptions(batch_size=64, workers=1)
+    )
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     rate = summary.photos / (time.monotonic() - began)
     print(f"{summary.photos:>10,}{int(peak.split()[1]) / 1024:>12.0f}{rate:>12.0f}{summary.failed:>8}", flush=True)

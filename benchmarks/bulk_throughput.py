@@ -17,17 +17,17 @@ from pathlib import Path
 
 import torch
 
-from sightline.bulk.engine import Engine
-from sightline.bulk.inputs import Part, find_inputs
-from sightline.bulk.job import save_part
+from sightline.bulk.engine import BulkEngine
+from sightline.bulk.inputs import JobPart, find_inputs
+from sightline.bulk.job import choose_device, count_workers
+from sightline.bulk.job_folder import save_part
 from sightline.bulk.reading import read_photo
-from sightline.bulk.run import choose_device, count_workers
 from sightline.engine.backend import PreparedImage
 from sightline.engine.captioner import load
 from sightline.types import Failure
 
 
-def preload(engine: Engine, names: list[str]) -> list[list[PreparedImage]]:
+def preload(engine: BulkEngine, names: list[str]) -> list[list[PreparedImage]]:
     squares = []
     for name in names:
         found = read_photo(name, engine.captioner.preprocesses)
@@ -37,16 +37,16 @@ def preload(engine: Engine, names: list[str]) -> list[list[PreparedImage]]:
     return [squares[start : start + engine.batch_size] for start in range(0, len(squares), engine.batch_size)]
 
 
-def bare(engine: Engine, batches: list[list[PreparedImage]]) -> float:
+def bare(engine: BulkEngine, batches: list[list[PreparedImage]]) -> float:
     began = time.perf_counter()
     for batch in batches:
         engine.captions(batch)
     return time.perf_counter() - began
 
 
-def bulk(engine: Engine, names: list[str], part_size: int) -> float:
+def bulk(engine: BulkEngine, names: list[str], part_size: int) -> float:
     parts = [
-        Part(number, tuple(names[first : first + part_size]))
+        JobPart(number, tuple(names[first : first + part_size]))
         for number, first in enumerate(range(0, len(names), part_size))
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ def main() -> None:
     names = [name for name, _ in zip(find_inputs([options.folder]), range(options.photos)) if isinstance(name, str)]
     captioner = load(device=choose_device(options.device))
     workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
-    with Engine(captioner, captioner.defaults, options.batch, workers) as engine:
+    with BulkEngine(captioner, captioner.defaults, options.batch, workers) as engine:
         batches = preload(engine, names)
         bulk(engine, names[: 2 * options.batch], options.batch)  # starts the workers, warms both sides up
         print(f"{len(names)} photos, batches of {options.batch}, {workers} workers, {torch.get_num_threads()} threads")

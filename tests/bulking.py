@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sightline.bulk.inputs import find_inputs
-from sightline.bulk.job import Output
-from sightline.bulk.run import Settings, Summary, caption_all
+from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
+from sightline.bulk.job_folder import BulkOutput
 
 PART = 8
 
@@ -30,9 +30,9 @@ def make_photos(flickr8k: Path, folder: Path, count: int) -> Path:
     return folder
 
 
-def bulk(photos: Path, output: Path, model: Path, **settings) -> Summary:
-    chosen = Settings(**{"workers": 0, "part_size": PART, "batch_size": 3, **settings})
-    return caption_all([str(photos)], Output(output, "jsonl", False), [str(model)], chosen)
+def bulk(photos: Path, output: Path, model: Path, **options) -> BulkSummary:
+    chosen = BulkOptions(**{"workers": 0, "part_size": PART, "batch_size": 3, **options})
+    return caption_all([str(photos)], BulkOutput(output, "jsonl", False), [str(model)], chosen)
 
 
 def lines(path: Path) -> list[dict]:
@@ -50,7 +50,7 @@ def check_complete(photos: Path, output: Path) -> None:
 
 
 def parts(output: Path) -> dict[str, int]:
-    """The parts in place, and when each came."""
+    """The finished parts, and when each was written."""
     folder = output.with_name(output.name + ".parts")
     found = {}
     for path in folder.glob("part-*"):

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.bulk.engine import Engine
-from sightline.bulk.inputs import Part, find_inputs, import_parquet, input_roots, list_inputs, read_parts
-from sightline.bulk.job import Output
-from sightline.bulk.run import Settings, Summary, caption_all
+from sightline.bulk.engine import BulkEngine
+from sightline.bulk.inputs import JobPart, find_inputs, import_parquet, input_roots, list_inputs, read_parts
+from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
+from sightline.bulk.job_folder import BulkOutput
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.io.images import open_image
@@ -45,11 +45,11 @@ def names(folder: Path) -> list[str]:
     return [name for name in find_inputs([str(folder)]) if isinstance(name, str)]
 
 
-def bulk(photos: Path | list[str], output: Path, model: Path, form: str = "jsonl", folder: bool = False, **settings):
+def bulk(photos: Path | list[str], output: Path, model: Path, format: str = "jsonl", folder: bool = False, **options):
     inputs = [str(photos)] if isinstance(photos, Path) else photos
-    options = settings.pop("options", {})
-    chosen = Settings(**{"workers": 0, "part_size": 5, "batch_size": 4, **settings})
-    return caption_all(inputs, Output(output, form, folder), [str(model)], chosen, options)
+    decoding = options.pop("decoding", {})
+    chosen = BulkOptions(**{"workers": 0, "part_size": 5, "batch_size": 4, **options})
+    return caption_all(inputs, BulkOutput(output, format, folder), [str(model)], chosen, decoding)
 
 
 def lines(path: Path) -> list[dict]:
@@ -78,12 +78,12 @@ def test_every_photo_once_in_order_and_the_broken_one_among_the_errors(
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
-@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
-def test_formats_agree(photos: Path, tiny_model: Path, tmp_path: Path, form: str, folder: bool):
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
+def test_formats_agree(photos: Path, tiny_model: Path, tmp_path: Path, format: str, folder: bool):
     bulk(photos, tmp_path / "reference.jsonl", tiny_model)
-    output = tmp_path / ("out" if folder else f"out.{form}")
-    bulk(photos, output, tiny_model, form, folder)
-    errors = tmp_path / (f"out/_errors.{form}" if folder else f"out.errors.{form}")
+    output = tmp_path / ("out" if folder else f"out.{format}")
+    bulk(photos, output, tiny_model, format, folder)
+    errors = tmp_path / (f"out/_errors.{format}" if folder else f"out.errors.{format}")
     files = sorted(output.glob("part-*")) if folder else [output]
     assert len(files) == (3 if folder else 1)
     expected = [{name: row.get(name) for name in COLUMNS} for row in lines(tmp_path / "reference.jsonl")]
@@ -114,8 +114,8 @@ def test_a_folder_of_parts_reads_as_one_table(photos: Path, tiny_model: Path, tm
 
 def test_candidates_are_kept(photos: Path, tiny_model: Path, tmp_path: Path):
     pytest.importorskip("pyarrow")
-    bulk(photos, tmp_path / "out.parquet", tiny_model, "parquet", options={"candidates": 3})
-    bulk(photos, tmp_path / "out.jsonl", tiny_model, options={"candidates": 3})
+    bulk(photos, tmp_path / "out.parquet", tiny_model, "parquet", decoding={"candidates": 3})
+    bulk(photos, tmp_path / "out.jsonl", tiny_model, decoding={"candidates": 3})
     rows = read(tmp_path / "out.parquet")
     assert [row["others"] for row in rows] == [
         [other["caption"] for other in row["others"]] for row in lines(tmp_path / "out.jsonl")
@@ -144,14 +144,14 @@ def test_pixels_are_exactly_those_of_every_other_caption(photos: Path, captioner
 
 def test_an_ensemble_in_bulk(photos: Path, tiny_model: Path, tmp_path: Path):
     bulk(photos, tmp_path / "one.jsonl", tiny_model)
-    output = Output(tmp_path / "two.jsonl", "jsonl", False)
-    caption_all([str(photos)], output, [str(tiny_model)] * 2, Settings(workers=0))
+    output = BulkOutput(tmp_path / "two.jsonl", "jsonl", False)
+    caption_all([str(photos)], output, [str(tiny_model)] * 2, BulkOptions(workers=0))
     assert [row["caption"] for row in lines(tmp_path / "two.jsonl")] == [
         row["caption"] for row in lines(tmp_path / "one.jsonl")
     ]
 
 
-# -- beside and inside the photos -------------------------------------------------------------------------------------
+# -- next to and inside the photos ------------------------------------------------------------------------------------
 
 
 def test_sidecars_leave_what_a_person_wrote(photos: Path, tiny_model: Path, tmp_path: Path):
@@ -197,8 +197,8 @@ def test_descriptions_in_a_real_photo(photos: Path, tiny_model: Path, tmp_path: 
 
     bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True)
     row = lines(tmp_path / "a.jsonl")[0]
-    told = json.loads(subprocess.check_output(["exiftool", "-j", "-XMP-dc:Description", row["source"]]))
-    assert told[0]["Description"].lower() == row["caption"] + "."
+    printed = json.loads(subprocess.check_output(["exiftool", "-j", "-XMP-dc:Description", row["source"]]))
+    assert printed[0]["Description"].lower() == row["caption"] + "."
 
 
 def test_without_exiftool_one_line_before_any_work(
@@ -265,7 +265,7 @@ def test_parts_are_cut_in_order_and_a_shard_is_one(tmp_path: Path):
     parts = list(read_parts(tmp_path / "inputs", 2))
     assert [part.number for part in parts] == [0, 1, 2, 3]
     assert [part.photos[:1] for part in parts] == [("a.jpg",), ("c.jpg",), (), ("e.jpg",)]
-    assert parts[2] == Part(2, shard="d.tar")
+    assert parts[2] == JobPart(2, shard="d.tar")
     assert isinstance(parts[3].photos[1], Failure)
     assert (listing.photos, listing.shards, listing.parts) == (5, 1, 4)
 
@@ -284,10 +284,10 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
     output = tmp_path / "a.jsonl"
     assert bulk(photos, output, tiny_model).photos == 13
     again = bulk(photos, output, tiny_model, batch_size=2)
-    assert again == Summary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
-    assert bulk(photos, output, tiny_model, options={"beam": 1}).photos == 13
+    assert again == BulkSummary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
+    assert bulk(photos, output, tiny_model, decoding={"beam": 1}).photos == 13
     shutil.copy(names(photos)[0], photos / "new.jpg")
-    assert bulk(photos, output, tiny_model, options={"beam": 1}).photos == 14
+    assert bulk(photos, output, tiny_model, decoding={"beam": 1}).photos == 14
     (photos / BROKEN).unlink()
     assert bulk(photos, output, tiny_model, overwrite=True).failed == 0
     assert not (tmp_path / "a.errors.jsonl").exists()
@@ -297,10 +297,10 @@ def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tm
     bulk(photos, tmp_path / "out", tiny_model, folder=True)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 0
-    with pytest.raises(ConfigError, match="finished job of other inputs or settings"):
-        bulk(photos, tmp_path / "out", tiny_model, folder=True, options={"beam": 1})
+    with pytest.raises(ConfigError, match="finished job of other inputs or options"):
+        bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1})
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")} == before
-    assert bulk(photos, tmp_path / "out", tiny_model, folder=True, options={"beam": 1}, overwrite=True).photos == 13
+    assert bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1}, overwrite=True).photos == 13
 
 
 def test_the_errors_are_a_list_to_run_again(photos: Path, tiny_model: Path, tmp_path: Path):
@@ -341,10 +341,10 @@ def test_pace_says_how_fast_and_how_long():
     assert pace(1000 + 1230, 31_750, start + 10) == "123 photos/s, 4 min left"
     assert pace(1000 + 1230, None, start + 10) == "123 photos/s"
     for second in range(10, 200):  # ten times as slow from here on: the last minute counts
-        told = pace(round(2230 + 12.3 * (second - 10)), 31_750, start + second)
-    assert told.startswith("12 photos/s")
+        shown = pace(round(2230 + 12.3 * (second - 10)), 31_750, start + second)
+    assert shown.startswith("12 photos/s")
 
 
 def test_an_engine_without_photos_finishes_nothing(captioner: Captioner):
-    with Engine(captioner, captioner.defaults, 4, workers=0) as engine:
+    with BulkEngine(captioner, captioner.defaults, 4, workers=0) as engine:
         assert list(engine.run([])) == []

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from bulking import PART, bulk, check_complete, lines, make_photos, parts
 
-from sightline.bulk import job as jobs
-from sightline.bulk.job import Job, Output
-from sightline.bulk.run import Settings, Summary, caption_all
+from sightline.bulk import job_folder
+from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
+from sightline.bulk.job_folder import BulkOutput, JobFolder
 from sightline.errors import ConfigError, DataError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork are POSIX")
@@ -29,7 +29,7 @@ def photos(tiny_flickr8k_kept: Path, tmp_path: Path) -> Path:
 
 def after(count: int, monkeypatch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
     """Let something happen once so many parts have been saved."""
-    save, saved = Job.save, []
+    save, saved = JobFolder.save, []
 
     def saving(self, *arguments, **options) -> None:
         save(self, *arguments, **options)
@@ -37,13 +37,13 @@ def after(count: int, monkeypatch: pytest.MonkeyPatch, event: Callable[[], objec
         if len(saved) == count:
             event()
 
-    monkeypatch.setattr(Job, "save", saving)
+    monkeypatch.setattr(JobFolder, "save", saving)
 
 
 def test_a_full_disk_keeps_what_is_done(
     photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    output, write, written = tmp_path / "captions.jsonl", jobs.write_captions, []
+    output, write, written = tmp_path / "captions.jsonl", job_folder.write_captions, []
 
     def writing(form, target: Path, *rest) -> None:
         written.append(target)
@@ -52,7 +52,7 @@ def test_a_full_disk_keeps_what_is_done(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(form, target, *rest)
 
-    monkeypatch.setattr(jobs, "write_captions", writing)
+    monkeypatch.setattr(job_folder, "write_captions", writing)
     with pytest.raises(DataError, match="the disk is full; free some space"):
         bulk(photos, output, tiny_model)
     assert sorted(parts(output)) == ["part-000000.jsonl", "part-000001.jsonl"]
@@ -77,20 +77,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_really_full_disk(photos: Path, tiny_model: Path, small_disk: Path, form: str):
     if form == "parquet":
         pytest.importorskip("pyarrow")
-    output = Output(small_disk / f"captions.{form}", form, False)
-    settings = Settings(workers=0, part_size=PART, batch_size=3)
+    output = BulkOutput(small_disk / f"captions.{form}", form, False)
+    options = BulkOptions(workers=0, part_size=PART, batch_size=3)
     filler = small_disk / "filler"
     for left in (16, 48, 80):  # kilobytes: the list of inputs, some part, or the merge finds no room
         with filler.open("wb", buffering=0) as file:
             while shutil.disk_usage(small_disk).free > left * 1024:
                 file.write(b"x" * 4096)
         try:
-            caption_all([str(photos)], output, [str(tiny_model)], settings)
+            caption_all([str(photos)], output, [str(tiny_model)], options)
         except DataError as error:
             assert "the disk is full" in str(error)
             assert not output.path.exists()
         filler.unlink()
-    caption_all([str(photos)], output, [str(tiny_model)], settings)
+    caption_all([str(photos)], output, [str(tiny_model)], options)
     if form == "jsonl":
         check_complete(photos, output.path)
 
@@ -99,7 +99,7 @@ def stop() -> None:
     raise KeyboardInterrupt
 
 
-def test_the_input_folder_taken_away_stops_the_job_and_condemns_no_photo(
+def test_the_input_folder_taken_away_stops_the_job_and_rejects_no_photo(
     photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     output, away = tmp_path / "captions.jsonl", tmp_path / "away"
@@ -142,10 +142,10 @@ def test_a_job_that_goes_on_says_how_much_is_done(
     after(2, monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
         bulk(photos, tmp_path / "captions.jsonl", tiny_model)
-    assert "going on" not in caplog.text
+    assert "continuing" not in caplog.text
     bulk(photos, tmp_path / "captions.jsonl", tiny_model)
-    told = [line for line in caplog.messages if line.startswith("going on")]
-    assert told == [f"going on: {2 * PART} of {5 * PART} photos are done"]
+    logged = [line for line in caplog.messages if line.startswith("continuing")]
+    assert logged == [f"continuing: {2 * PART} of {5 * PART} photos are done"]
 
 
 def test_an_unfinished_job_is_not_mixed_with_another(
@@ -167,8 +167,8 @@ def drop_column(part: Path, name: str) -> None:
     """Make the part one of an older version."""
     if part.suffix == ".csv":
         rows = [*csv.reader(part.read_text().splitlines())]
-        place = rows[0].index(name)
-        part.write_text("".join(",".join([*row[:place], *row[place + 1 :]]) + "\n" for row in rows))
+        index = rows[0].index(name)
+        part.write_text("".join(",".join([*row[:index], *row[index + 1 :]]) + "\n" for row in rows))
     else:
         from pyarrow import parquet
 
@@ -181,10 +181,10 @@ def test_parts_of_a_version_with_other_columns_are_not_mixed_with_ours(
 ):
     if form == "parquet":
         pytest.importorskip("pyarrow")
-    output, settings = Output(tmp_path / f"captions.{form}", form, False), Settings(workers=0, part_size=PART)
+    output, options = BulkOutput(tmp_path / f"captions.{form}", form, False), BulkOptions(workers=0, part_size=PART)
 
-    def run() -> Summary:
-        return caption_all([str(photos)], output, [str(tiny_model)], settings, {"candidates": 2})
+    def run() -> BulkSummary:
+        return caption_all([str(photos)], output, [str(tiny_model)], options, {"candidates": 2})
 
     after(2, monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
@@ -211,7 +211,7 @@ def test_names_that_are_no_text(photos: Path, tiny_model: Path, tmp_path: Path):
     assert len({row["source"] for row in lines(output)}) == len(odd)
     pytest.importorskip("pyarrow")
     table = tmp_path / "captions.parquet"
-    caption_all([str(folder)], Output(table, "parquet", False), [str(tiny_model)], Settings(workers=0))
+    caption_all([str(folder)], BulkOutput(table, "parquet", False), [str(tiny_model)], BulkOptions(workers=0))
     from pyarrow import parquet
 
     assert str(folder / "Ümlaut 東京　.jpg") in parquet.read_table(table).column("source").to_pylist()

@@ -1,4 +1,4 @@
-"""Bulk jobs that are killed, stopped, started twice, or robbed of their workers."""
+"""Bulk jobs that are killed, stopped, started twice, or losing their workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from bulk_deadly import read_or_die
 from bulking import PART, bulk, check_complete, in_child, kill_at_operation, make_photos, parts, was_killed
 
 import sightline
-from sightline.bulk import job
-from sightline.bulk.inputs import Part
-from sightline.bulk.reading import Answer, Reader
+from sightline.bulk import job_folder
+from sightline.bulk.inputs import JobPart
+from sightline.bulk.job_folder import JobFolder
+from sightline.bulk.reading import PhotoReader, PhotoResult
 from sightline.errors import ConfigError, DataError
 from sightline.io.images import Preprocess
 from sightline.types import Failure
@@ -83,12 +84,12 @@ def test_killed_at_any_step_of_its_end_the_next_run_completes_it(
 ):
     for photo in sorted(photos.iterdir())[2:-2]:
         photo.unlink()
-    finish, step = job.Job.finish, 0
+    finish, step = JobFolder.finish, 0
 
     def run() -> None:
         bulk(photos, output, tiny_model)
 
-    def dying(self: job.Job, facts: dict) -> int:
+    def dying(self: JobFolder, facts: dict) -> int:
         kill_at_operation(step, output)
         return finish(self, facts)
 
@@ -96,7 +97,7 @@ def test_killed_at_any_step_of_its_end_the_next_run_completes_it(
         step += 1
         output = tmp_path / str(step) / "captions.jsonl"
         with monkeypatch.context() as patched:
-            patched.setattr(job.Job, "finish", dying)
+            patched.setattr(JobFolder, "finish", dying)
             if not was_killed(in_child(run)):
                 break
         assert bulk(photos, output, tiny_model).photos == 0
@@ -117,7 +118,7 @@ def test_killed_while_it_joins_the_parts_it_leaves_no_half_table(
         os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
-        patched.setattr(job, "merge", die)
+        patched.setattr(job_folder, "merge", die)
         assert was_killed(in_child(lambda: bulk(photos, output, tiny_model)))
     assert [path.read_text() for path in tmp_path.glob(".*")] == ["half of it"]
     assert bulk(photos, output, tiny_model).photos == 0
@@ -191,35 +192,35 @@ def test_stopped_and_continued_and_a_second_run_meanwhile(many: Path, tiny_model
 @posix
 def test_a_killed_worker_costs_nothing(photos: Path):
     names = tuple(sorted(map(str, photos.iterdir())))
-    with Reader([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader:
-        events = reader.read([Part(0, names)])
-        answers = [event for event in islice(events, 4) if isinstance(event, Answer)]
+    with PhotoReader([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader:
+        events = reader.read([JobPart(0, names)])
+        results = [event for event in islice(events, 4) if isinstance(event, PhotoResult)]
         assert reader._pool is not None
         for worker in list(reader._pool._processes):
             os.kill(worker, signal.SIGKILL)
-        answers += [event for event in events if isinstance(event, Answer)]
-    assert sorted(answer.place for answer in answers) == list(range(len(names)))
-    failed = [answer.place for answer in answers if isinstance(answer.found, Failure)]
-    assert sorted(failed) == [place for place in range(len(names)) if place % 10 == 9]
+        results += [event for event in events if isinstance(event, PhotoResult)]
+    assert sorted(result.index for result in results) == list(range(len(names)))
+    failed = [result.index for result in results if isinstance(result.result, Failure)]
+    assert sorted(failed) == [index for index in range(len(names)) if index % 10 == 9]
 
 
 @posix
 def test_a_photo_that_ends_every_process_is_reported_alone(photos: Path):
-    class Deadly(Reader):
+    class Deadly(PhotoReader):
         work = staticmethod(read_or_die)
 
     names = tuple(sorted(map(str, photos.iterdir())))[:8]
     with Deadly([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader:
-        answers = [event for event in reader.read([Part(0, names)]) if isinstance(event, Answer)]
-    assert sorted(answer.place for answer in answers) == list(range(8))
-    (failed,) = [answer.found for answer in answers if isinstance(answer.found, Failure)]
+        results = [event for event in reader.read([JobPart(0, names)]) if isinstance(event, PhotoResult)]
+    assert sorted(result.index for result in results) == list(range(8))
+    (failed,) = [photo.result for photo in results if isinstance(photo.result, Failure)]
     assert failed.source == names[2]
-    assert failed.reason.startswith("ends the process that decodes it")
+    assert failed.reason.startswith("crashes the process that decodes it")
 
 
 @posix
-def test_workers_that_cannot_start_stop_the_job_and_condemn_no_photo(photos: Path):
-    class Stillborn(Reader):
+def test_workers_that_cannot_start_stop_the_job_and_reject_no_photo(photos: Path):
+    class Stillborn(PhotoReader):
         def _new_pool(self, workers: int) -> ProcessPoolExecutor:
             context = multiprocessing.get_context("forkserver")
             return ProcessPoolExecutor(workers, context, initializer=os._exit, initargs=(1,))
@@ -229,15 +230,16 @@ def test_workers_that_cannot_start_stop_the_job_and_condemn_no_photo(photos: Pat
         Stillborn([Preprocess(size=32, resize=32)], workers=1, ahead=8) as reader,
         pytest.raises(DataError, match="worker processes cannot be started"),
     ):
-        list(reader.read([Part(0, names)]))
+        list(reader.read([JobPart(0, names)]))
 
 
 SCRIPT = """
 from pathlib import Path
-from sightline.bulk.job import Output
-from sightline.bulk.run import Settings, caption_all
+from sightline.bulk.job_folder import BulkOutput
+from sightline.bulk.job import BulkOptions, caption_all
 Path({log!r}).open("a").write("x")
-caption_all([{photos!r}], Output(Path({output!r}), "jsonl", False), [{model!r}], Settings(workers=2, part_size=8))
+output = BulkOutput(Path({output!r}), "jsonl", False)
+caption_all([{photos!r}], output, [{model!r}], BulkOptions(workers=2, part_size=8))
 """
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import sightline
-from sightline.bulk.inputs import Part
-from sightline.bulk.job import Output
-from sightline.bulk.run import Settings, caption_all
+from sightline.bulk.inputs import JobPart
+from sightline.bulk.job import BulkOptions, caption_all
+from sightline.bulk.job_folder import BulkOutput
 from sightline.errors import ConfigError
 from sightline.types import Failure
 
@@ -25,14 +25,14 @@ from sightline.types import Failure
 def test_without_ray_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'ray"):
-        caption_all([str(tmp_path)], Output(tmp_path / "a.csv", "csv", False), cluster="")
+        caption_all([str(tmp_path)], BulkOutput(tmp_path / "a.csv", "csv", False), cluster="auto")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_travel_as_text():
     from sightline.bulk.ray import part_from_text, part_to_text
 
-    for part in (Part(3, ("a.jpg", Failure("b", "is bad"), "\udcff.jpg")), Part(0, shard="00000.tar")):
+    for part in (JobPart(3, ("a.jpg", Failure("b", "is bad"), "\udcff.jpg")), JobPart(0, shard="00000.tar")):
         assert part_from_text(part_to_text(part)) == part
 
 
@@ -90,18 +90,20 @@ def test_an_actor_killed_in_the_middle_costs_nothing(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    settings = Settings(part_size=6, batch_size=3)
-    summary = caption_all([str(photos)], Output(output, "jsonl", False), [str(tiny_model)], settings, cluster=cluster)
+    options = BulkOptions(part_size=6, batch_size=3)
+    summary = caption_all(
+        [str(photos)], BulkOutput(output, "jsonl", False), [str(tiny_model)], options, cluster=cluster
+    )
     killer.join()
     assert killed
     assert summary.failed == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["source"] for row in rows] == [str(photos / f"{number:03d}.jpg") for number in range(89)]
     # On one machine the same job gives the same captions, and finds nothing left to do here.
-    alone = Settings(part_size=6, workers=0)
-    caption_all([str(photos)], Output(tmp_path / "alone.jsonl", "jsonl", False), [str(tiny_model)], alone)
+    alone = BulkOptions(part_size=6, workers=0)
+    caption_all([str(photos)], BulkOutput(tmp_path / "alone.jsonl", "jsonl", False), [str(tiny_model)], alone)
     assert (tmp_path / "alone.jsonl").read_text() == output.read_text()
-    assert caption_all([str(photos)], Output(output, "jsonl", False), [str(tiny_model)], alone).photos == 0
+    assert caption_all([str(photos)], target, [str(tiny_model)], alone).photos == 0
 
 
 def test_features_built_by_the_cluster_are_those_of_one_machine(

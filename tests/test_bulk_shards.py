@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.bulk.job import Output
-from sightline.bulk.run import Settings, caption_all
+from sightline.bulk.job import BulkOptions, caption_all
+from sightline.bulk.job_folder import BulkOutput
 from sightline.data.tar import list_shard, members
 from sightline.engine.captioner import load
 from sightline.types import Failure
@@ -53,8 +53,8 @@ def shards(photos: list[Path], tmp_path: Path) -> Path:
 
 
 def bulk(inputs: Path, output: Path, model: Path, form: str = "jsonl", folder: bool = False, workers: int = 0):
-    settings = Settings(workers=workers, batch_size=4)
-    return caption_all([str(inputs)], Output(output, form, folder), [str(model)], settings)
+    options = BulkOptions(workers=workers, batch_size=4)
+    return caption_all([str(inputs)], BulkOutput(output, form, folder), [str(model)], options)
 
 
 def lines(path: Path) -> list[dict]:
@@ -145,9 +145,9 @@ def lose_end(shard: Path) -> None:
         file.truncate(last.offset_data + 512)
 
 
-def _write_at(path: Path, place: int, data: bytes) -> None:
+def _write_at(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         file.write(data)
 
 

@@ -8,9 +8,15 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from commands import Command, process
+
+import sightline.cli
+from sightline.cli.console import decoding_options
+from sightline.decoding import DecodingOptions, user_options
+from sightline.errors import ConfigError
 
 
 def test_one_photo_gives_just_its_sentence(command: Command, photos: list[Path], tiny_model: Path):
@@ -187,6 +193,26 @@ def test_options_that_contradict_are_one_line(command: Command, photos: list[Pat
     ):
         outcome = command("caption", photos[0], "--model", tiny_model, *options)
         assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), options
+
+
+@pytest.mark.parametrize("verb", ["caption", "bulk", "evaluate", "explain"])
+def test_flags_of_decoding_options_are_those_declared(verb: str):
+    declared = {option.name: option for option in user_options()}
+    parameters = get_type_hints(getattr(sightline.cli, verb), include_extras=True)
+    flags = {name: get_args(hint) for name, hint in parameters.items() if name in declared}
+    assert {"beam", "max_length"} <= set(flags)
+    for name, (kind, option) in flags.items():
+        assert option.param_decls == (f"--{name.replace('_', '-')}",)
+        assert option.help == declared[name].help
+        assert declared[name].type in (kind, *get_args(kind))
+
+
+def test_any_decoding_option_can_be_set():
+    settings = [f"{option.name}={option.default}" for option in user_options()]
+    assert DecodingOptions(**decoding_options(settings)) == DecodingOptions()
+    assert decoding_options(["sample=TRUE"], beam=0, sample=False, candidates=None) == {"beam": 0, "sample": True}
+    with pytest.raises(ConfigError, match=r"unknown decoding option 'top_q' \(did you mean 'top_p'\?\)"):
+        decoding_options(["top_q=1"])
 
 
 def test_a_beam_of_none_is_one_fault_and_not_two(command: Command, photos: list[Path], tiny_model: Path):

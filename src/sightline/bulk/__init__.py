@@ -1,5 +1,5 @@
-"""Captioning by the million on one machine or many: folders, lists and shards in, tables out, resumable at any moment.
+"""Captioning many photos on one machine or many: folders, lists and shards in, tables out, continued after any stop.
 
-One rule carries it: the inputs are listed once and cut into parts, and an input is done when the part that holds it has
-been renamed into place. Whatever was running when the power went is simply done again.
+The inputs are listed once and cut into parts. An input is done when the file of its part has been renamed into place;
+a part that was not finished is done again.
 """

@@ -1,4 +1,4 @@
-"""From parts of inputs to finished parts of captions: photos are batched as they arrive, whatever part they are of.
+"""From parts of inputs to finished parts of captions: photos are batched as they arrive, whatever part they belong to.
 
 The same photos give the same captions at any batch size and any number of workers; a part's captions keep its order.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sightline.bulk.inputs import Part
-from sightline.bulk.reading import Answer, Opened, Reader
+from sightline.bulk.inputs import JobPart
+from sightline.bulk.reading import PartOpened, PhotoReader, PhotoResult
 from sightline.decoding import DecodingOptions
 from sightline.engine.backend import PreparedImage
 from sightline.engine.captioner import Captioner
@@ -17,37 +17,37 @@ from sightline.types import Caption, Failure
 
 
 @dataclass
-class Open:
-    """A part that is being worked on."""
+class OpenPart:
+    """A part of which some photos are still to be captioned."""
 
-    part: Part
-    waiting: int
-    captions: dict[int, Caption] = field(default_factory=dict)  # by place
-    failures: list[tuple[int, Failure]] = field(default_factory=list)
+    part: JobPart
+    remaining: int
+    captions: dict[int, Caption] = field(default_factory=dict)  # by index in the part
+    failures: dict[int, Failure] = field(default_factory=dict)  # the same; negative where the part had no photo
 
 
 @dataclass(frozen=True)
-class Finished:
-    part: Part
+class FinishedPart:
+    part: JobPart
     captions: list[Caption]
     failures: list[Failure]
 
 
-class Watcher:
-    """Hears how the work goes; one that raises stops it."""
+class BulkListener:
+    """Is called as the work goes on; an exception raised here stops the work."""
 
-    def opened(self, part: Part, photos: int) -> None:
+    def opened(self, part: JobPart, photos: int) -> None:
         """A part has begun and holds so many photos."""
 
     def captioned(self, photos: int) -> None:
-        """So many more are done."""
+        """So many more photos are captioned."""
 
     def failed(self, failure: Failure) -> None:
         """An input could not be read."""
 
 
-class Engine:
-    """A model and its workers; ``run(parts)`` gives the parts as they are finished."""
+class BulkEngine:
+    """A captioner and its reader processes; ``run(parts)`` gives each part as it is finished."""
 
     def __init__(
         self,
@@ -55,35 +55,36 @@ class Engine:
         options: DecodingOptions,
         batch_size: int,
         workers: int,
-        watcher: Watcher | None = None,
+        listener: BulkListener | None = None,
     ):
         self.captioner, self.options, self.batch_size = captioner, replace(options, want_attention=False), batch_size
-        self.reader = Reader(captioner.preprocesses, workers, ahead=4 * batch_size)
-        self.watcher = watcher or Watcher()
+        self.reader = PhotoReader(captioner.preprocesses, workers, ahead=4 * batch_size)
+        self.listener = listener or BulkListener()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> BulkEngine:
         self.reader.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.reader.__exit__(*error)
 
-    def run(self, parts: Iterable[Part]) -> Iterator[Finished]:
-        open_parts: dict[int, Open] = {}
-        batch: list[Answer] = []
+    def run(self, parts: Iterable[JobPart]) -> Iterator[FinishedPart]:
+        open_parts: dict[int, OpenPart] = {}
+        batch: list[PhotoResult] = []
         for event in self.reader.read(parts):
-            if isinstance(event, Opened):
-                opened = open_parts[event.part.number] = Open(event.part, event.photos)
-                opened.failures = [(-1, failure) for failure in event.failures]
-                self.watcher.opened(event.part, event.photos)
+            if isinstance(event, PartOpened):
+                number = event.part.number
+                known = {-1 - index: failure for index, failure in enumerate(reversed(event.failures))}
+                open_parts[number] = OpenPart(event.part, event.photos, failures=known)
+                self.listener.opened(event.part, event.photos)
                 for failure in event.failures:
-                    self.watcher.failed(failure)
-                yield from self._close(open_parts, [event.part.number])
-            elif isinstance(event.found, Failure):
-                self.watcher.failed(event.found)
-                opened = open_parts[event.part]
-                opened.failures.append((event.place, event.found))
-                opened.waiting -= 1
+                    self.listener.failed(failure)
+                yield from self._close(open_parts, [number])
+            elif isinstance(event.result, Failure):
+                self.listener.failed(event.result)
+                open_part = open_parts[event.part]
+                open_part.failures[event.index] = event.result
+                open_part.remaining -= 1
                 yield from self._close(open_parts, [event.part])
             else:
                 batch.append(event)
@@ -93,14 +94,14 @@ class Engine:
         if batch:
             yield from self._caption(batch, open_parts)
 
-    def _caption(self, batch: Sequence[Answer], open_parts: dict[int, Open]) -> Iterator[Finished]:
-        images = [answer.found for answer in batch if not isinstance(answer.found, Failure)]
-        for answer, caption in zip(batch, self.captions(images)):
-            opened = open_parts[answer.part]
-            opened.captions[answer.place] = caption
-            opened.waiting -= 1
-        self.watcher.captioned(len(batch))
-        yield from self._close(open_parts, sorted({answer.part for answer in batch}))
+    def _caption(self, batch: Sequence[PhotoResult], open_parts: dict[int, OpenPart]) -> Iterator[FinishedPart]:
+        images = [photo.result for photo in batch if not isinstance(photo.result, Failure)]
+        for photo, caption in zip(batch, self.captions(images)):
+            open_part = open_parts[photo.part]
+            open_part.captions[photo.index] = caption
+            open_part.remaining -= 1
+        self.listener.captioned(len(batch))
+        yield from self._close(open_parts, sorted({photo.part for photo in batch}))
 
     def captions(self, images: Sequence[PreparedImage]) -> list[Caption]:
         """Captions of photos that workers prepared."""
@@ -108,11 +109,11 @@ class Engine:
         return self.captioner.finish(self.captioner.decode(features, self.options), features, images)
 
     @staticmethod
-    def _close(open_parts: dict[int, Open], numbers: Iterable[int]) -> Iterator[Finished]:
+    def _close(open_parts: dict[int, OpenPart], numbers: Iterable[int]) -> Iterator[FinishedPart]:
         for number in numbers:
-            opened = open_parts[number]
-            if opened.waiting == 0:
+            open_part = open_parts[number]
+            if open_part.remaining == 0:
                 del open_parts[number]
-                captions = [opened.captions[place] for place in sorted(opened.captions)]
-                failures = [failure for _, failure in sorted(opened.failures, key=lambda pair: pair[0])]
-                yield Finished(opened.part, captions, failures)
+                captions = [caption for _, caption in sorted(open_part.captions.items())]
+                failures = [failure for _, failure in sorted(open_part.failures.items())]
+                yield FinishedPart(open_part.part, captions, failures)

@@ -35,7 +35,7 @@ def build_features(
             cache.fill()
     else:
         plan = {"recipe": recipe, "changes": changes, "data": str(Path(data).absolute()), "format": format}
-        _on_cluster(caches, plan, cluster or None)
+        _on_cluster(caches, plan, cluster)
     return [cache.folder for cache in caches]
 
 
@@ -75,7 +75,7 @@ class FillShares:
         return {"rows": rows}
 
 
-def _on_cluster(caches: list[FeatureCache], plan: dict[str, Any], address: str | None) -> None:
+def _on_cluster(caches: list[FeatureCache], plan: dict[str, Any], address: str) -> None:
     shares = [
         {"cache": number, "first": first}
         for number, cache in enumerate(caches)

@@ -27,7 +27,7 @@ COLUMNS = ("source", "image", "path", "file", "filename", "file_name")  # of a l
 
 
 @dataclass(frozen=True)
-class Part:
+class JobPart:
     """What is captioned and saved together: some photos (or inputs known to be bad), or one shard."""
 
     number: int
@@ -70,7 +70,7 @@ def list_inputs(
     return Listing(photos, shards, parts, digest.hexdigest()[:16])
 
 
-def read_parts(listing: Path, part_size: int) -> Iterator[Part]:
+def read_parts(listing: Path, part_size: int) -> Iterator[JobPart]:
     """The parts of a job, in order, from its list on disk."""
     number = 0
     photos: list[str | Failure] = []
@@ -81,10 +81,10 @@ def read_parts(listing: Path, part_size: int) -> Iterator[Part]:
                 entry = value if isinstance(value, str) else Failure(*value)
                 shard = entry if isinstance(entry, str) and is_shard(entry) else ""
                 if photos and (shard or len(photos) == part_size):
-                    yield Part(number, tuple(photos))
+                    yield JobPart(number, tuple(photos))
                     number, photos = number + 1, []
                 if shard:
-                    yield Part(number, shard=shard)
+                    yield JobPart(number, shard=shard)
                     number += 1
                 else:
                     photos.append(entry)
@@ -93,7 +93,7 @@ def read_parts(listing: Path, part_size: int) -> Iterator[Part]:
             f"{listing} cannot be read ({error}): delete its folder and begin again with --overwrite"
         ) from None
     if photos:
-        yield Part(number, tuple(photos))
+        yield JobPart(number, tuple(photos))
 
 
 def find_inputs(

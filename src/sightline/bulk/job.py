@@ -1,301 +1,245 @@
-"""What a job keeps on disk: its list of inputs, its settings, and the parts that are done.
-
-    captions/                 or captions.parquet.parts/ while one file is the aim
-      _job.json               settings; written last when a job begins, so a job without it never began
-      _inputs.jsonl           every input, in order
-      _lock                   held by the one run that works here
-      _errors/part-000000.*   inputs that failed, and why
-      part-000000.*           the captions; its appearance means that part is done
-
-Readers of tables pass over names that begin with ``_``.
-"""
+"""A bulk job from its first to its last photo, on this machine or on a cluster."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
-import socket
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from sightline.bulk.inputs import Listing, Part, import_parquet, input_roots, list_inputs, read_parts
-from sightline.bulk.outputs import check_columns, error_format, merge, write_captions, write_failures
+from sightline.bulk.engine import BulkEngine, BulkListener, FinishedPart
+from sightline.bulk.inputs import JobPart, import_parquet
+from sightline.bulk.job_folder import BulkOutput, JobFolder
+from sightline.bulk.outputs import embed, find_exiftool, write_sidecars
+from sightline.decoding import DecodingOptions
+from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically
-from sightline.types import Caption, Failure
+from sightline.io.files import counted, printable
+from sightline.io.progress import duration, meter
+from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")
+MOST_NAMED = 20  # bad photos named on stderr; the table of errors has them all
 
 
 @dataclass(frozen=True)
-class Output:
-    """Where captions go: one file, or a folder of parts."""
+class BulkOptions:
+    """How a job is carried out. Of these only the datastore changes captions; the model's signature names it."""
 
-    path: Path
-    form: str
-    is_folder: bool
+    batch_size: int = 32
+    workers: int | None = None  # processes that decode photos; 0 decodes here
+    device: str = "auto"
+    runtime: str = "auto"
+    datastore: str | None = None
+    part_size: int = 1000
+    sidecars: bool = False
+    embed: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class BulkSummary:
+    """The outcome of a run: it processed ``photos``; ``failed`` inputs of the job are in the table of errors."""
+
+    photos: int
+    failed: int
+    seconds: float
+    output: Path
+    errors: Path | None
+
+
+def caption_all(
+    inputs: Sequence[str],
+    output: BulkOutput,
+    models: Sequence[str] = (),
+    options: BulkOptions | None = None,
+    decoding: dict[str, Any] | None = None,
+    cluster: str | None = None,
+) -> BulkSummary:
+    """Caption every photo of folders, patterns, lists and shards into ``output``; called again, it continues.
+
+    ``cluster`` is a Ray cluster's address, or "auto" for the one this machine belongs to, or else this machine alone.
+    """
+    options = options or BulkOptions()
+    if output.format == "parquet":
+        import_parquet()  # what is missing is reported before any work, not after it
+    if cluster is not None:
+        from sightline.bulk.ray import import_ray, work_on_cluster
+
+        import_ray()
+    if options.embed:
+        find_exiftool()
+    job = JobFolder(output)
+    try:
+        device = "cpu" if cluster is not None else choose_device(options.device)
+        captioner = load(*models, device=device, runtime=options.runtime, datastore=options.datastore)
+        chosen = captioner.options(**(decoding or {}))
+        if not job.begin(inputs, options.part_size, identity(captioner, chosen, output, options), options.overwrite):
+            failed = job.failed_before()
+            log.info("%s is already finished: nothing to do", printable(output.path))
+            return BulkSummary(0, failed, 0.0, output.path, output.errors if failed else None)
+        if cluster is not None:
+            return work_on_cluster(job, captioner.folders, chosen, options, cluster)
+        return _work_here(job, captioner, chosen, options)
+    finally:
+        job.close()
+
+
+def identity(
+    captioner: Captioner, decoding: DecodingOptions, output: BulkOutput, options: BulkOptions
+) -> dict[str, Any]:
+    """What must not change between the runs of one job."""
+    return {
+        "model": captioner.signatures(),
+        "decoding": asdict(replace(decoding, want_attention=False)),
+        "format": output.format,
+        "sidecars": options.sidecars,
+        "embed": options.embed,
+    }
+
+
+def choose_device(name: str) -> str:
+    if name == "cpu":
+        return name
+    try:
+        import torch
+    except ImportError:  # exported models do without
+        return "cpu"
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return name
+
+
+def count_workers(device: str) -> int:
+    """With a GPU all cores but one decode photos; without one the model needs most of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(16, max(1, cores - 1)) if device.startswith("cuda") else max(1, cores // 4)
+
+
+def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, options: BulkOptions) -> BulkSummary:
+    began = time.monotonic()
+    workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
+    several = decoding.candidates > 1
+    kept = 0
+    progress = BulkProgress(job)
+    progress.log_earlier_runs()
+    with (
+        meter("captioning", unit="photos", begin=progress.before) as progress.update_meter,
+        BulkEngine(captioner, decoding, options.batch_size, workers, progress) as engine,
+    ):
+        for finished in engine.run(job.unfinished_parts()):
+            kept += write_to_photos(finished, options)
+            job.save(finished.part, finished.captions, finished.failures, several)
+    seconds = time.monotonic() - began
+    return conclude(job, progress, seconds, kept)
+
+
+def conclude(job: JobFolder, progress: BulkProgress, seconds: float, kept: int = 0) -> BulkSummary:
+    """Join the parts where one table is wanted, and log the outcome."""
+    failed = job.finish({"seconds": round(seconds, 1), "photos": progress.done})
+    rate = progress.processed / max(seconds, 1e-9)
+    log.info(
+        "%s: %s in %s (%.1f photos/s)%s",
+        printable(job.output.path),
+        counted(progress.processed, "photo"),
+        duration(seconds),
+        rate,
+        f"; {failed:,} could not be captioned, see {printable(job.output.errors)}" if failed else "",
+    )
+    if kept:
+        log.info("%d .txt files existed already and were kept; --overwrite replaces them", kept)
+    return BulkSummary(progress.processed, failed, seconds, job.output.path, job.output.errors if failed else None)
+
+
+def write_to_photos(finished: FinishedPart, options: BulkOptions) -> int:
+    """Sidecars and embedded captions, where wanted; photos in shards have neither. Returns how many texts were kept."""
+    if finished.part.shard:
+        return 0
+    if options.embed:
+        embed(finished.captions, options.overwrite)
+    return write_sidecars(finished.captions, options.overwrite) if options.sidecars else 0
+
+
+class BulkProgress(BulkListener):
+    """How many inputs are done, and of how many: a shard's number is known once it is open, and estimated before."""
+
+    def __init__(self, job: JobFolder, update_meter: Callable[[int, int | None], None] = lambda done, total: None):
+        self.job, self.update_meter = job, update_meter
+        self.processed = self.bad = 0
+        self.photos_left = self.shards_left = 0
+        self.opened_shards = self.in_shards = self.parts_done = 0
+        for part in job.unfinished_parts():
+            self.photos_left += len(part.photos)
+            self.shards_left += bool(part.shard)
+        self.before = job.listing.photos - self.photos_left
+
+    def log_earlier_runs(self) -> None:
+        """One line, if an earlier run did part of the job."""
+        listing = self.job.listing
+        counts = ((self.before, listing.photos, "photo"), (listing.shards - self.shards_left, listing.shards, "shard"))
+        if any(done for done, _, _ in counts):
+            shown = [f"{done:,} of {counted(total, thing)}" for done, total, thing in counts if total]
+            log.info("continuing: %s are done", " and ".join(shown))
 
     @property
-    def folder(self) -> Path:
-        """Where the parts are."""
-        return self.path if self.is_folder else self.path.with_name(self.path.name + ".parts")
+    def done(self) -> int:
+        return self.before + self.processed
 
     @property
-    def errors(self) -> Path:
-        """The table of all that failed."""
-        form = error_format(self.form)
-        return self.path / f"_errors.{form}" if self.is_folder else self.path.with_suffix(f".errors.{form}")
+    def total(self) -> int | None:
+        """Inputs of this job, without the shards of earlier runs; None before the first shard is open."""
+        if not self.shards_left:
+            return self.job.listing.photos
+        if not self.opened_shards:
+            return None
+        unopened = self.shards_left - self.opened_shards
+        return self.job.listing.photos + self.in_shards + round(unopened * self.in_shards / self.opened_shards)
 
-    @property
-    def record(self) -> Path:
-        """What a finished job leaves behind: what made these captions, and how many."""
-        return self.path / "_job.json" if self.is_folder else self.path.with_name(self.path.name + ".job.json")
+    def opened(self, part: JobPart, photos: int) -> None:
+        if part.shard:
+            self.opened_shards += 1
+            self.in_shards += photos
+
+    def captioned(self, photos: int) -> None:
+        self.processed += photos
+        self.update_meter(self.done, self.total)
+
+    def failed(self, failure: Failure) -> None:
+        """Log a bad photo; but if its whole folder is gone, stop the job instead of reporting every photo as bad."""
+        check_roots(failure, self.job.roots)
+        self.captioned(1)
+        self._log_failure(failure)
+
+    def part_done(self, photos: int, failures: Sequence[Failure]) -> None:
+        """A whole part at once, as a cluster reports it."""
+        self.processed += photos
+        self.parts_done += 1
+        if self.shards_left:  # the estimate takes shards for equal, and single photos for few
+            self.in_shards, self.opened_shards = self.processed, min(self.parts_done, self.shards_left)
+        self.update_meter(self.done, self.total)
+        for failure in failures:
+            self._log_failure(failure)
+
+    def _log_failure(self, failure: Failure) -> None:
+        self.bad += 1
+        if self.bad <= MOST_NAMED:
+            log.error("error: %s %s", printable(failure.source), failure.reason)
+        if self.bad == MOST_NAMED:
+            log.error("further bad photos are only listed in %s", printable(self.job.output.errors))
 
 
-class Job:
-    """One output, claimed by this process; `begin` lists the inputs or finds the list of the run before."""
-
-    def __init__(self, output: Output):
-        self.output, self.folder = output, output.folder
-        self.listing = Listing(0, 0, 0, "")
-        self.settings: dict[str, Any] = {}
-        self.roots: list[str] = []
-        self.part_size = 0
-        self.skipped = 0  # files in the input folders that are neither photos nor shards
-        self._lock = _claim(self.folder / "_lock", output.path)
-
-    def begin(self, inputs: Sequence[str], part_size: int, settings: dict[str, Any], overwrite: bool = False) -> bool:
-        """Whether there is anything to do: False where a finished job of the same inputs and settings lies here."""
-        self.settings = {**settings, "inputs": [_absolute(source) for source in inputs], "part_size": part_size}
-        self.part_size = part_size
-        if overwrite:
-            self._clear()
-        self._sweep()
-        known = _read_record(self.folder / "_job.json")
-        finished = _read_record(self.output.record)
-        if known and not known.get("finished"):
-            self._check_same(known["settings"])
-            for part in sorted(self.folder.glob("part-*"))[:1]:  # the oldest tells for all
-                check_columns(self.output.form, part)
-            self.listing = Listing(**known["listing"])
-            self.roots, self.skipped = known["roots"], known["skipped"]
-            return True
-        fresh = self._inputs.with_name("_inputs.new.jsonl")
-        skipped = SkippedFiles()
-        self.listing = list_inputs(inputs, fresh, part_size, [self.folder], skipped)
-        self.skipped = skipped.count
-        if skipped.count:
-            log.info("%s", skipped)
-        self.roots = input_roots(inputs)
-        here = self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
-        if finished and here:
-            if finished["settings"] == self.settings and finished["listing"] == vars(self.listing):
-                fresh.unlink()
-                return False
-            if self.output.is_folder:
-                raise ConfigError(
-                    f"{printable(self.output.path)} holds a finished job of other inputs or settings: "
-                    "choose another folder, or begin again with --overwrite"
+def check_roots(failure: Failure, roots: Sequence[str]) -> None:
+    """Stop the job if a photo is missing because its whole folder is."""
+    if not Path(failure.source.partition("::")[0]).exists():
+        for root in roots:
+            if not Path(root).exists():
+                raise DataError(
+                    f"{printable(root)} is gone since this job began: put it back and run the same command to continue"
                 )
-        if self.output.is_folder and any(self.folder.glob("part-*")):
-            raise ConfigError(
-                f"{printable(self.folder)} holds parts that no job here wrote: choose an empty folder, or --overwrite"
-            )
-        self._clear()
-        fresh.replace(self._inputs)
-        self._write_record(self.folder / "_job.json", finished=False)
-        return True
-
-    # -- parts --------------------------------------------------------------------------------------------------------
-
-    def parts(self) -> Iterator[Part]:
-        return read_parts(self._inputs, self.part_size)
-
-    def left(self) -> Iterator[Part]:
-        """The parts not done yet; nothing but their absence says so."""
-        return (part for part in self.parts() if not self._part(part.number).exists())
-
-    def save(self, part: Part, captions: Sequence[Caption], failures: Sequence[Failure], several: bool) -> None:
-        """Keep a finished part. Its errors come first: the captions' rename is what makes it count."""
-        save_part(self.folder, self.output.form, part, captions, failures, several)
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def finish(self, facts: dict[str, Any]) -> int:
-        """Make the tables of the parts; returns how many inputs failed."""
-        missing = [number for number in range(self.listing.parts) if not self._part(number).exists()]
-        if missing:
-            raise DataError(
-                f"{self._part(missing[0])} has gone missing since it was written: run the same command again"
-            )
-        form = error_format(self.output.form)
-        errors = [path for number in range(self.listing.parts) if (path := self._errors(number)).exists()]
-        if not self.output.is_folder:
-            with atomic_path(self.output.path) as temporary:
-                merge(self.output.form, map(self._part, range(self.listing.parts)), temporary)
-        if errors:
-            with atomic_path(self.output.errors) as temporary:
-                merge(form, errors, temporary)
-        else:
-            self.output.errors.unlink(missing_ok=True)
-        failed = sum(self._count(path) for path in errors)
-        self._write_record(self.output.record, finished=True, failed=failed, **facts)
-        if not self.output.is_folder:
-            self._discard()
-        return failed
-
-    def failed_before(self) -> int:
-        """What the record of a finished job says."""
-        return int((_read_record(self.output.record) or {}).get("failed", 0))
-
-    def close(self) -> None:
-        """Let others in."""
-        if not self.output.is_folder and not (self.folder / "_job.json").exists():
-            self._discard()  # nothing begun, or all of it merged
-        self._lock.close()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _inputs(self) -> Path:
-        return self.folder / "_inputs.jsonl"
-
-    def _part(self, number: int) -> Path:
-        return part_path(self.folder, self.output.form, number)
-
-    def _errors(self, number: int) -> Path:
-        return errors_path(self.folder, self.output.form, number)
-
-    def _count(self, errors: Path) -> int:
-        if error_format(self.output.form) == "parquet":
-            return import_parquet().read_metadata(errors).num_rows
-        with errors.open("rb") as file:
-            return sum(1 for _ in file) - (error_format(self.output.form) == "csv")
-
-    def _check_same(self, settings: dict[str, Any]) -> None:
-        differ = [name for name in self.settings | settings if self.settings.get(name) != settings.get(name)]
-        if differ:
-            raise ConfigError(
-                f"{printable(self.folder)} holds an unfinished job with another value of {', '.join(differ)}: "
-                "finish it with the same command, or begin again with --overwrite"
-            )
-
-    def _write_record(self, path: Path, **facts: Any) -> None:
-        record = {**facts, "skipped": self.skipped, "settings": self.settings}
-        record |= {"listing": vars(self.listing), "roots": self.roots}
-        write_atomically(path, json.dumps(record, indent=2) + "\n")
-
-    def _sweep(self) -> None:
-        """Remove what a killed run was just writing."""
-        for folder in (self.folder, self.folder / "_errors"):
-            for path in folder.glob(".????????.*"):
-                path.unlink(missing_ok=True)
-        for written in (self.output.path, self.output.errors, self.output.record):
-            for path in leftovers(written):
-                path.unlink(missing_ok=True)
-
-    def _clear(self) -> None:
-        """Forget the job that was here: first that it was one, then its parts."""
-        (self.folder / "_job.json").unlink(missing_ok=True)
-        for path in self.folder.glob("part-*"):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "_errors", ignore_errors=True)
-
-    def _discard(self) -> None:
-        """The folder of parts, in one move: half of one could be taken for an unfinished job."""
-        waste = self.folder.with_name(self.folder.name + ".old")
-        shutil.rmtree(waste, ignore_errors=True)
-        if self.folder.exists():
-            self.folder.rename(waste)
-        shutil.rmtree(waste, ignore_errors=True)
-
-
-def part_path(folder: Path, form: str, number: int) -> Path:
-    return folder / f"part-{number:06d}.{form}"
-
-
-def errors_path(folder: Path, form: str, number: int) -> Path:
-    return folder / "_errors" / f"part-{number:06d}.{error_format(form)}"
-
-
-def save_part(
-    folder: Path, form: str, part: Part, captions: Sequence[Caption], failures: Sequence[Failure], several: bool
-) -> None:
-    """On a cluster each machine saves its own parts."""
-    errors = errors_path(folder, form, part.number)
-    if failures:
-        with atomic_path(errors) as temporary:
-            write_failures(form, temporary, failures)
-    else:
-        errors.unlink(missing_ok=True)
-    with atomic_path(part_path(folder, form, part.number)) as temporary:
-        write_captions(form, temporary, part, captions, several)
-
-
-def _absolute(source: str) -> str:
-    return source if "://" in source else os.path.abspath(os.path.expanduser(source))  # noqa: PTH100, PTH111
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{printable(path)} cannot be read ({error}): begin again with --overwrite") from None
-    if not (isinstance(record, dict) and {"settings", "listing", "roots", "skipped"} <= set(record)):
-        raise DataError(f"{printable(path)} is no record of a job: begin again with --overwrite")
-    return record
-
-
-def _claim(lock: Path, output: Path) -> IO[str]:
-    """Only one run works on an output. The system lets go of a lock when its process ends, however it ends."""
-    while True:
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            file = lock.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"cannot write {printable(output)}: {error.strerror}; choose another name") from None
-        if not _try_lock(file):
-            holder = _holder(file)
-            raise ConfigError(
-                f"{printable(output)} is being written by another run ({holder}): wait for it, or choose another output"
-            )
-        try:
-            moved = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
-        except FileNotFoundError:
-            moved = True
-        if not moved:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
-            return file
-        file.close()  # the run before finished and took its folder away between our two looks
-
-
-def _holder(file: IO[str]) -> str:
-    with file:
-        try:
-            file.seek(0)
-            return file.readline().strip() or "another process"
-        except OSError:  # Windows lets no one else read
-            return "another process"
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

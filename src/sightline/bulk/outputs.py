@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sightline.bulk.inputs import Part, import_parquet
+from sightline.bulk.inputs import JobPart, import_parquet
 from sightline.data.tar import key_and_suffix, members
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import printable, write_atomically
@@ -37,7 +37,9 @@ def error_format(format: str) -> str:
     return "jsonl" if format == "tar" else format
 
 
-def write_captions(format: str, target: Path, part: Part, captions: Sequence[Caption], several: bool = False) -> None:
+def write_captions(
+    format: str, target: Path, part: JobPart, captions: Sequence[Caption], several: bool = False
+) -> None:
     """Write the captions of one part; ``several``: with a column of the other candidates."""
     if format == "tar":
         _write_shard(target, part, captions)
@@ -185,7 +187,7 @@ def _write_lines(target: Path, rows: Iterable[dict[str, Any]]) -> None:
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-def _write_shard(target: Path, part: Part, captions: Sequence[Caption]) -> None:
+def _write_shard(target: Path, part: JobPart, captions: Sequence[Caption]) -> None:
     """Copy a shard with our captions added, or make a new shard of single photos."""
     if part.shard:
         copy_captioned(target, part.shard, {caption.source: caption for caption in captions})
@@ -196,7 +198,7 @@ def _write_shard(target: Path, part: Part, captions: Sequence[Caption]) -> None:
             add_caption(out, key, caption, {"source": to_unicode(caption.source)})
 
 
-def _samples(part: Part, captions: Sequence[Caption]) -> Iterator[tuple[str, str, bytes, Caption]]:
+def _samples(part: JobPart, captions: Sequence[Caption]) -> Iterator[tuple[str, str, bytes, Caption]]:
     for index, caption in enumerate(captions):
         path = Path(caption.source)
         try:

@@ -1,7 +1,7 @@
-"""Photos decoded in worker processes, answered in the order they are ready, never more at a time than fit.
+"""Photos opened and preprocessed in worker processes, given in the order they are ready, a bounded number at a time.
 
-A worker that dies (a reader of some image format crashing, or the system running out of memory) costs no one else: the
-photos it had are tried again one by one, and the one that kills its worker again is reported as bad.
+A worker may die: the library of some image format crashes, or the system runs out of memory. Then the photos it had are
+tried again one by one, and the one that kills its worker again is reported as bad.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-from sightline.bulk.inputs import Part
+from sightline.bulk.inputs import JobPart
 from sightline.data.tar import list_shard
 from sightline.engine.backend import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
@@ -30,38 +30,37 @@ from sightline.io.images import Preprocess
 from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
-CHUNK = 4  # photos handed to a worker at once
-Photo = str | FileSlice  # a file of its own, or one in a shard
+CHUNK = 4  # photos sent to a worker at once
+PhotoSource = str | FileSlice  # a file, or a byte range of a shard
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A part has begun: so many photos will follow, and so much is already known to be bad."""
+class PartOpened:
+    """A part has begun: so many photos follow, and these inputs are already known to be bad."""
 
-    part: Part
+    part: JobPart
     photos: int
     failures: tuple[Failure, ...]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One photo of a part, ready for the encoder, or why not."""
+class PhotoResult:
+    """One photo of a part, ready for the encoder, or the reason why not."""
 
     part: int
-    place: int
-    source: str
-    found: PreparedImage | Failure
+    index: int  # in the part
+    result: PreparedImage | Failure
 
 
-Event = Opened | Answer
+Event = PartOpened | PhotoResult
 
 
-class Reader:
-    """``read(parts)`` gives each part's `Opened` and then its photos' `Answer`s, those of several parts mixed."""
+class PhotoReader:
+    """``read(parts)`` gives each part's `PartOpened`, then its `PhotoResult`s; those of several parts are mixed."""
 
     @property
     def work(self) -> Any:
-        """What workers do with some photos."""
+        """The function that workers run on some photos."""
         return read_photos
 
     def __init__(self, preprocesses: Sequence[Preprocess], workers: int, ahead: int):
@@ -70,28 +69,28 @@ class Reader:
         self._pool: ProcessPoolExecutor | None = None
         self._renew = threading.Lock()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> PhotoReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def read(self, parts: Iterable[Part]) -> Iterator[Event]:
+    def read(self, parts: Iterable[JobPart]) -> Iterator[Event]:
         return self._read_here(parts) if self.workers == 0 else self._read_ahead(parts)
 
     # -- in this process ----------------------------------------------------------------------------------------------
 
-    def _read_here(self, parts: Iterable[Part]) -> Iterator[Event]:
+    def _read_here(self, parts: Iterable[JobPart]) -> Iterator[Event]:
         for part in parts:
-            photos, failures = photos_of(part)
-            yield Opened(part, len(photos), tuple(failures))
-            for place, photo in enumerate(photos):
-                yield Answer(part.number, place, str(photo), read_photo(photo, self.preprocesses))
+            photos, failures = list_photos(part)
+            yield PartOpened(part, len(photos), tuple(failures))
+            for index, photo in enumerate(photos):
+                yield PhotoResult(part.number, index, read_photo(photo, self.preprocesses))
 
     # -- in workers ---------------------------------------------------------------------------------------------------
 
-    def _read_ahead(self, parts: Iterable[Part]) -> Iterator[Event]:
+    def _read_ahead(self, parts: Iterable[JobPart]) -> Iterator[Event]:
         events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
         room = threading.Semaphore(self.ahead)
         stopping = threading.Event()
@@ -99,7 +98,7 @@ class Reader:
         def feed() -> None:
             try:
                 for part, photos, failures in self._listed(parts):
-                    events.put(Opened(part, len(photos), tuple(failures)))
+                    events.put(PartOpened(part, len(photos), tuple(failures)))
                     for first in range(0, len(photos), CHUNK):
                         chunk = photos[first : first + CHUNK]
                         for _ in chunk:
@@ -107,7 +106,7 @@ class Reader:
                         if stopping.is_set():
                             return
                         self._send(part.number, first, chunk, events)
-                for _ in range(self.ahead):  # everything sent has been answered
+                for _ in range(self.ahead):  # every photo sent has come back
                     room.acquire()
                 events.put(None)
             except BaseException as error:
@@ -119,7 +118,7 @@ class Reader:
             while (event := events.get()) is not None:
                 if isinstance(event, BaseException):
                     raise event
-                if isinstance(event, Answer):
+                if isinstance(event, PhotoResult):
                     room.release()
                 yield event
         finally:
@@ -127,36 +126,38 @@ class Reader:
             room.release(2 * self.ahead)
             feeder.join()
 
-    def _listed(self, parts: Iterable[Part]) -> Iterator[tuple[Part, Sequence[Photo], Sequence[Failure]]]:
+    def _listed(self, parts: Iterable[JobPart]) -> Iterator[tuple[JobPart, Sequence[PhotoSource], Sequence[Failure]]]:
         """Each part with its photos; while one is worked on, a worker lists the shard after it."""
-        listing: deque[tuple[Part, Future[Any] | None]] = deque()
+        listing: deque[tuple[JobPart, Future[Any] | None]] = deque()
         for part in parts:
-            listing.append((part, self._submit(photos_of, part) if part.shard else None))
+            listing.append((part, self._submit(list_photos, part) if part.shard else None))
             if len(listing) > 1:
                 yield self._photos(*listing.popleft())
         while listing:
             yield self._photos(*listing.popleft())
 
-    def _photos(self, part: Part, future: Future[Any] | None) -> tuple[Part, Sequence[Photo], Sequence[Failure]]:
+    def _photos(
+        self, part: JobPart, future: Future[Any] | None
+    ) -> tuple[JobPart, Sequence[PhotoSource], Sequence[Failure]]:
         try:
-            photos, failures = future.result() if future else photos_of(part)
-        except BrokenExecutor:  # another's fault: listing decodes nothing
-            photos, failures = photos_of(part)
+            photos, failures = future.result() if future else list_photos(part)
+        except BrokenExecutor:  # by another task: listing decodes nothing
+            photos, failures = list_photos(part)
         return part, photos, failures
 
-    def _send(self, part: int, first: int, chunk: Sequence[Photo], events: queue.SimpleQueue[Any]) -> None:
+    def _send(self, part: int, first: int, chunk: Sequence[PhotoSource], events: queue.SimpleQueue[Any]) -> None:
         def ready(future: Future[Any]) -> None:
             try:
-                found = self._found(future, chunk)
+                results = self._results(future, chunk)
             except BaseException as error:
                 events.put(error)
                 return
-            for place, (photo, one) in enumerate(zip(chunk, found), start=first):
-                events.put(Answer(part, place, str(photo), one))
+            for index, result in enumerate(results, start=first):
+                events.put(PhotoResult(part, index, result))
 
         self._submit(self.work, chunk).add_done_callback(ready)
 
-    def _found(self, future: Future[Any], chunk: Sequence[Photo]) -> list[PreparedImage | Failure]:
+    def _results(self, future: Future[Any], chunk: Sequence[PhotoSource]) -> list[PreparedImage | Failure]:
         try:
             return future.result()
         except BrokenExecutor:
@@ -174,8 +175,8 @@ class Reader:
                     self._pool = None
         raise DataError(NO_WORKERS)
 
-    def _alone(self, photo: Photo) -> PreparedImage | Failure:
-        """A photo whose worker died: once more, in a process that has nothing else to lose."""
+    def _alone(self, photo: PhotoSource) -> PreparedImage | Failure:
+        """Try a photo whose worker died once more, in a process of its own."""
         try:
             return self._try(self.work, [photo])[0]
         except BrokenExecutor:
@@ -184,7 +185,7 @@ class Reader:
             self._try(len, [])
         except BrokenExecutor:  # not the photo's fault
             raise DataError(NO_WORKERS) from None
-        return Failure(str(photo), "ends the process that decodes it: leave it out, or save it anew")
+        return Failure(str(photo), "crashes the process that decodes it: leave it out, or save it anew")
 
     def _try(self, work: Any, argument: Any) -> Any:
         with self._new_pool(1) as pool:
@@ -193,7 +194,7 @@ class Reader:
             return future.result()
 
     def _new_pool(self, workers: int) -> ProcessPoolExecutor:
-        # A server that has imported torch once forks the workers: no copy of our model, no threads of ours in them.
+        # A server process that has imported everything once forks the workers: without our model and our threads.
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = multiprocessing.get_context(method)
         if method == "forkserver":
@@ -225,27 +226,27 @@ def _start_worker(preprocesses: tuple[Preprocess, ...]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent killed outright cannot tell its workers to end."""
+    """A parent that was killed cannot end its workers: they end themselves."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
 
 
-def read_photos(photos: Sequence[Photo]) -> list[PreparedImage | Failure]:
+def read_photos(photos: Sequence[PhotoSource]) -> list[PreparedImage | Failure]:
     return [read_photo(photo, _preprocesses) for photo in photos]
 
 
-def photos_of(part: Part) -> tuple[list[Photo], list[Failure]]:
-    """A part's photos, and what is known to be bad without looking."""
+def list_photos(part: JobPart) -> tuple[list[PhotoSource], list[Failure]]:
+    """A part's photos, and the inputs that are known to be bad before any is opened."""
     if part.shard:
         files, failures = list_shard(part.shard)
         return [file for file in files if is_image_path(file.name)], failures
-    photos: list[Photo] = [name for name in part.photos if isinstance(name, str)]
+    photos: list[PhotoSource] = [name for name in part.photos if isinstance(name, str)]
     return photos, [failure for failure in part.photos if isinstance(failure, Failure)]
 
 
-def read_photo(photo: Photo, preprocesses: Sequence[Preprocess]) -> PreparedImage | Failure:
+def read_photo(photo: PhotoSource, preprocesses: Sequence[Preprocess]) -> PreparedImage | Failure:
     name = str(photo)
     try:
         return prepare_image(photo, preprocesses)

@@ -67,18 +67,17 @@ def bulk(
     code 1 says so.
     """
     is_folder = output.endswith(("/", os.sep)) or Path(output).is_dir()
-    form = _format(output, output_format, is_folder)
-    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
+    format = _format(output, output_format, is_folder)
+    decoding = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
 
-    from sightline.bulk.job import Output
-    from sightline.bulk.run import Settings, caption_all
+    from sightline.bulk.job import BulkOptions, caption_all
+    from sightline.bulk.job_folder import BulkOutput
 
-    chosen = Settings(
+    options = BulkOptions(
         batch_size=batch_size, workers=workers, device=device, runtime=runtime, datastore=datastore,
         part_size=part_size, sidecars=sidecar, embed=embed, overwrite=overwrite,
     )  # fmt: skip
-    cluster = "" if ray == "auto" else ray
-    if caption_all(inputs, Output(Path(output), form, is_folder), model or (), chosen, options, cluster).failed:
+    if caption_all(inputs, BulkOutput(Path(output), format, is_folder), model or (), options, decoding, ray).failed:
         raise typer.Exit(1)
 
 

@@ -74,14 +74,14 @@ Metrics = Annotated[
     typer.Option("--metrics", help="Comma-separated: bleu, rouge, cider, meteor.", show_default="all"),
 ]
 
-# Decoding options: the common ones have flags of their own, --set takes any. DecodingOptions declares them all; a test
-# holds these flags to it.
+# Decoding options: the common ones have flags of their own, --set takes any. DecodingOptions declares them all, but is
+# not imported for --help; a test holds these flags to its names, types and help texts.
 Beam = Annotated[int | None, typer.Option("--beam", help="Hypotheses kept at each step; 1 is greedy search.")]
-Candidates = Annotated[int | None, typer.Option("--candidates", help="Captions returned of each photo, best first.")]
+Candidates = Annotated[int | None, typer.Option("--candidates", help="Captions of each photo, best first.")]
 MaxLength = Annotated[
     int | None, typer.Option("--max-length", help="Longest caption in tokens, start and end counted.")
 ]
-Sample = Annotated[bool, typer.Option("--sample", help="Draw captions instead of searching for the best.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Sample captions instead of searching for the best.")]
 SetDecoding = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. top_p=0.9; repeatable."),
@@ -93,11 +93,9 @@ def decoding_options(settings: list[str] | None, **flags: Any) -> dict[str, Any]
     chosen = {name: value for name, value in flags.items() if value is not None and value is not False}
     if not settings:
         return chosen
-    from dataclasses import fields
+    from sightline.decoding import user_options
 
-    from sightline.decoding.options import DecodingOptions
-
-    kinds = {field.name: type(field.default) for field in fields(DecodingOptions)}
+    kinds = {option.name: option.type for option in user_options()}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:

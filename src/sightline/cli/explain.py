@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.console import Beam, MaxLength, Models, Runtime, SetDecoding, decoding_options
+from sightline.cli.console import Beam, Candidates, MaxLength, Models, Runtime, SetDecoding, decoding_options
 from sightline.errors import ConfigError
 from sightline.io.files import local_path, printable
 
@@ -28,14 +28,12 @@ def explain(
         ),
     ] = False,
     beam: Beam = None,
+    candidates: Candidates = None,
     max_length: MaxLength = None,
     settings: SetDecoding = None,
-    candidates: Annotated[
-        int | None, typer.Option("--candidates", help="Captions on the page, best first.", show_default="up to 5")
-    ] = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Show where each word of a photo's caption came from."""
+    """Show where each word of a photo's caption came from. The page has up to five captions to choose from."""
     source, target = _files(photo, output)
     options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length)
 

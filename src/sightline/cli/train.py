@@ -74,7 +74,7 @@ def features(
     """Compute a frozen encoder's features ahead of training. Training then reads them from the cache."""
     from sightline.bulk.features import build_features
 
-    for folder in build_features(recipe, list(overrides or ()), data, format, "" if ray == "auto" else ray):
+    for folder in build_features(recipe, list(overrides or ()), data, format, ray):
         typer.echo(folder)
 
 
