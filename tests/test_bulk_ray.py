@@ -91,9 +91,8 @@ def test_an_actor_killed_in_the_middle_costs_nothing(
     killer = threading.Thread(target=kill)
     killer.start()
     options = BulkOptions(part_size=6, batch_size=3)
-    summary = caption_all(
-        [str(photos)], BulkOutput(output, "jsonl", False), [str(tiny_model)], options, cluster=cluster
-    )
+    target = BulkOutput(output, "jsonl", False)
+    summary = caption_all([str(photos)], target, [str(tiny_model)], options, cluster=cluster)
     killer.join()
     assert killed
     assert summary.failed == 1

@@ -18,7 +18,9 @@ from sightline.cli.console import (
     Ray,
     Runtime,
     Sample,
+    Seed,
     SetDecoding,
+    Temperature,
     decoding_options,
 )
 from sightline.errors import ConfigError
@@ -57,6 +59,8 @@ def bulk(
     candidates: Candidates = None,
     max_length: MaxLength = None,
     sample: Sample = False,
+    temperature: Temperature = None,
+    seed: Seed = None,
     settings: SetDecoding = None,
     datastore: Datastore = None,
     runtime: Runtime = "auto",
@@ -68,7 +72,10 @@ def bulk(
     """
     is_folder = output.endswith(("/", os.sep)) or Path(output).is_dir()
     format = _format(output, output_format, is_folder)
-    decoding = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
+    decoding = decoding_options(
+        settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample, temperature=temperature,
+        seed=seed,
+    )  # fmt: skip
 
     from sightline.bulk.job import BulkOptions, caption_all
     from sightline.bulk.job_folder import BulkOutput

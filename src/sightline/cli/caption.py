@@ -25,7 +25,9 @@ from sightline.cli.console import (
     Models,
     Runtime,
     Sample,
+    Seed,
     SetDecoding,
+    Temperature,
     complain,
     decoding_options,
     failure_line,
@@ -65,6 +67,8 @@ def caption(
     candidates: Candidates = None,
     max_length: MaxLength = None,
     sample: Sample = False,
+    temperature: Temperature = None,
+    seed: Seed = None,
     settings: SetDecoding = None,
     datastore: Datastore = None,
     runtime: Runtime = "auto",
@@ -78,7 +82,10 @@ def caption(
     if alt and raw:
         raise ConfigError("--alt and --raw exclude each other: choose one")
     _check_inputs(inputs)
-    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample)
+    options = decoding_options(
+        settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample, temperature=temperature,
+        seed=seed,
+    )  # fmt: skip
     skipped = SkippedFiles()
     found = list(_find(inputs, skipped))
     images = [name for name in found if not isinstance(name, Failure)]

@@ -82,6 +82,8 @@ MaxLength = Annotated[
     int | None, typer.Option("--max-length", help="Longest caption in tokens, start and end counted.")
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample captions instead of searching for the best.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling only: above 1 is more varied.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Sampling only: the same number gives the same captions.")]
 SetDecoding = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. top_p=0.9; repeatable."),
