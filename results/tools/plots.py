@@ -94,7 +94,7 @@ def curves(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]], before:
         axes.set_title(name, fontsize=10, color=colour(rows[name]), loc="left")
         _log_axis(axes, times, spread=1.4)
         axes.set_ylim(0, 1.15 * max(score for line in lines.values() for _, score in line))
-    _outer_labels(panels, "minutes of training", "dev CIDEr-D")
+    _outer_labels(panels, "minutes of training", "val CIDEr-D")
     return figure
 
 
@@ -110,7 +110,7 @@ def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figu
         dev = [(epoch["epoch"], epoch["dev_nll"]) for epoch in epochs if "dev_nll" in epoch]
         _curve(axes, train, SOFT)
         _curve(axes, dev, shade)
-        for line, label, tint in ((train, "train", SOFT), (dev, "dev", shade)):
+        for line, label, tint in ((train, "train", SOFT), (dev, "val", shade)):
             if line:
                 axes.annotate(label, line[-1], (5, 0), textcoords="offset points", color=tint, va="center", fontsize=9)
         axes.set_title(name, fontsize=10, color=shade, loc="left")
