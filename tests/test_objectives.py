@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sightline.data.loader import Batch
+from sightline.decoding import sampling
 from sightline.errors import ConfigError
 from sightline.nn.decoders import build_decoder
 from sightline.tokenizers import TOKENIZERS
@@ -227,11 +228,10 @@ def critic():
     tokenizer = TOKENIZERS["word"].train(["red dog", "dog red dog"], min_count=1, max_length=4)
     model = Tiny("transformer", tokenizer.size, max_length=4, width=8, heads=2, blocks=1)
     with torch.no_grad():
-        model.decoder.output.bias[
-            [tokenizer.pad, tokenizer.start, tokenizer.unknown]
-        ] = -1e4  # never drawn, so never likely
+        model.decoder.output.bias[tokenizer.unknown] = -1e4  # leaves few captions to enumerate
     references = [["red dog", "a red dog"], ["dog dog", "red"], ["the sea"]]
-    return model, tokenizer, SimpleNamespace(tokenizer=tokenizer, references=references)
+    objects = [None] * len(references)
+    return model, tokenizer, SimpleNamespace(tokenizer=tokenizer, references=references, objects=objects)
 
 
 def every_caption(tokenizer):
@@ -245,9 +245,11 @@ def every_caption(tokenizer):
 
 
 def log_chance(model, tokens, temperature=1.0):
-    log_probs = (model(some_features(), tokens[:, :-1]).logits / temperature).log_softmax(-1)
+    logits = model(some_features(), tokens[:, :-1]).logits / temperature
+    logits = logits.index_fill(-1, torch.tensor([0, 1]), float("-inf"))  # pad and start are never drawn
+    log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(2, tokens[:, 1:, None]).squeeze(2)
-    return (chosen * (tokens[:, 1:] != 0)).sum()
+    return chosen[tokens[:, 1:] != 0].sum()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -262,7 +264,7 @@ def test_the_self_critical_estimator_is_unbiased(critic, baseline, temperature):
     chances = [log_chance(model, caption, temperature).exp() for caption in captions]
     assert float(sum(chances).detach()) == pytest.approx(1, abs=1e-9)
 
-    rewards = [float(objective._score(caption, np.array([0]))[0]) for caption in captions]
+    rewards = [float(objective._rewards([0], objective._texts(caption))[0]) for caption in captions]
     exact = -gradient(sum(chance * reward for chance, reward in zip(chances, rewards)), model)
 
     estimate = 0.0
@@ -281,7 +283,76 @@ def test_the_end_counts_so_a_caption_cut_short_scores_less(critic):
     objective.prepare(model, context)
     red, dog = tokenizer.ids["red"], tokenizer.ids["dog"]
     ended, cut = torch.tensor([[1, red, dog, 2]]), torch.tensor([[1, red, dog, 0]])
-    assert objective._score(ended, np.array([0])) > objective._score(cut, np.array([0]))
+    rewards, _ = objective._rewards([0, 0], objective._texts(torch.cat([ended, cut])))
+    assert rewards[0] > rewards[1]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_drawn_caption_is_scored_by_the_policy_that_drew_it(critic, monkeypatch, temperature):
+    """What the gradient takes for a caption's log-probability is that of the sampler's own draws."""
+    model, tokenizer, context = critic
+    with torch.no_grad():
+        model.decoder.output.bias[[tokenizer.pad, tokenizer.start]] = 2.0  # likely, were they allowed
+    objective = SelfCritical(pad=0, samples=6, temperature=temperature)
+    objective.prepare(model, context)
+    steps = []
+    weights_of = sampling.sampling_weights
+    monkeypatch.setattr(sampling, "sampling_weights", lambda *given: steps.append(weights_of(*given)) or steps[-1])
+    torch.manual_seed(3)
+    tokens = objective._draw(model.decoder.eval(), some_features())
+    nll = objective._policy_nll(model(some_features(), tokens[:, :-1]).logits, tokens)
+    assert len({tuple(row) for row in tokens.tolist()}) > 2
+    for row, caption in enumerate(tokens[:, 1:].tolist()):
+        drawn = [token for token in caption if token != tokenizer.pad]
+        chances = [steps[t][row if t else 0, token] for t, token in enumerate(drawn)]
+        assert -nll[row].sum().item() == pytest.approx(np.log(chances).sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("caption", "labels", "false"),
+    [
+        ("a dog on a couch", {"dog", "couch"}, 0),
+        ("a dog on a couch", {"dog"}, 1),
+        ("a dog and a cat on a couch", {"dog"}, 2),
+        ("two dogs and a dog and a puppy", {"cat"}, 1),  # one object, however often and whatever it is called
+        ("a man on a bike", {"person", "motorcycle"}, 0),  # a word of several meanings: one of them is enough
+        ("a man without a dog", {"person"}, 0),
+        ("a red meadow", {"dog"}, 0),
+        ("a dog on a couch", set(), 2),
+        ("a dog on a couch", None, 0),  # nobody labelled this photo
+    ],
+)
+def test_the_truth_penalty_counts_distinct_objects_that_the_photo_lacks(caption, labels, false):
+    tokenizer = TOKENIZERS["word"].train([caption, "a cat"], min_count=1, max_length=12)
+    objects = [None if labels is None else frozenset(labels), frozenset({"cat"})]
+    context = SimpleNamespace(tokenizer=tokenizer, references=[[caption], ["a cat"]], objects=objects)
+    tokens = torch.tensor([tokenizer.encode(caption)])
+    plain, careful = SelfCritical(pad=0), SelfCritical(pad=0, truth_penalty=0.25)
+    for objective in (plain, careful):
+        objective.prepare(None, context)
+    (before, none), (after, found) = (own._rewards([0], own._texts(tokens)) for own in (plain, careful))
+    assert none.item() == 0 and found.item() == false
+    assert after.item() == pytest.approx(before.item() - 0.25 * false)
+    assert before.item() > 1
+
+
+def test_the_greedy_baseline_pays_the_truth_penalty_too(critic):
+    """Draws of exactly the greedy caption have no advantage over it, whatever they name."""
+    model, tokenizer, context = critic
+    with torch.no_grad():
+        model.decoder.output.bias[tokenizer.ids["dog"]] = 50.0  # draws and greedy captions alike: "dog dog dog"
+    context.objects = [frozenset({"cat"})] * 3
+    objective = SelfCritical(pad=0, samples=2, baseline="greedy", truth_penalty=5.0)
+    objective.prepare(model, context)
+    loss, logs = objective(model, batch_of([[1, 4, 2]]))
+    assert logs["false_objects"].item() == 1 and logs["reward"].item() < -3
+    assert gradient(loss, model).abs().max() < 1e-9
+
+
+def test_the_truth_penalty_needs_labels(critic):
+    model, _, context = critic
+    with pytest.raises(ConfigError, match=r"objective\.truth_penalty=0.5 needs photos whose objects are labelled"):
+        SelfCritical(pad=0, truth_penalty=0.5).prepare(model, context)
 
 
 def test_self_critical_training_raises_the_reward(critic):

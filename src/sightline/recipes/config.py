@@ -142,6 +142,7 @@ class SelfCritical(Section):
     samples: Size = 5
     baseline: Literal["mean", "greedy"] = "mean"
     temperature: Positive = 1.0
+    truth_penalty: Annotated[float, Field(ge=0)] = 0.0  # taken off the reward for each object the photo lacks
 
 
 class Distillation(Section):

@@ -1,15 +1,21 @@
-"""Self-critical training on CIDEr-D (Rennie et al., 2017): captions the model itself draws, weighted by how much better
-they are than a baseline.
+"""Self-critical training on CIDEr-D (Rennie et al., 2017): the model draws captions of its own, and each one's
+log-probability is weighted by how much its reward exceeds a baseline.
 
 The baseline is the greedy caption's reward, or the mean reward of the *other* samples of the photo, which keeps the
-estimate unbiased. The end token counts as a word on both sides: without it, captions learn to stop too early ("a dog in
-a"). Dropout is off for drawing and for the gradient, so both speak of the same policy. A temperature below 1 sharpens
-that policy: a model trained with label smoothing draws wild captions, among which the shortest is the least wrong, and
-so unlearns length; beam search, which judges it in the end, looks for its best captions, not its average ones.
+estimate unbiased. The end token counts as a word in captions and references: without it, captions learn to stop too
+early ("a dog in a"). Dropout is off both for drawing and for the gradient, and neither gives the pad and start tokens
+any probability: captions are scored by the policy that drew them. A temperature below 1 sharpens that policy. A model
+trained with label smoothing draws unlikely captions at temperature 1; the shortest of them score best, and the model
+learns to be brief.
+
+With ``truth_penalty`` a caption also loses that much for every object it names that the photo does not show. This needs
+photos with labelled objects; those without labels are rewarded by CIDEr-D alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -20,45 +26,71 @@ from sightline.data.loader import Batch
 from sightline.decoding import DecodingOptions, decode, sample
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import ConfigError
+from sightline.evaluation.metrics.chair import Mention, check_categories, mentions
 from sightline.evaluation.metrics.cider import CiderReward
 from sightline.evaluation.metrics.ptb import tokenize
+from sightline.tokenizers import Tokenizer
 from sightline.training.objectives.base import Logs, Objective, token_losses
 from sightline.types import DecoderOutput
 
 END = "<end>"
+NEVER_DRAWN = [Tokenizer.pad, Tokenizer.start]
 
 
 class SelfCritical(Objective):
     wants_trained = True
 
     def __init__(
-        self, pad: int, samples: int = 5, baseline: Literal["mean", "greedy"] = "mean", temperature: float = 1.0
+        self,
+        pad: int,
+        samples: int = 5,
+        baseline: Literal["mean", "greedy"] = "mean",
+        temperature: float = 1.0,
+        truth_penalty: float = 0.0,
     ):
         super().__init__()
         self.pad, self.samples, self.baseline, self.temperature = pad, samples, baseline, temperature
+        self.truth_penalty = truth_penalty
         if baseline == "mean" and samples < 2:
             raise ConfigError("objective.samples=1 leaves no other sample to compare with; set 2 or baseline='greedy'")
 
     def prepare(self, model: Any, context: Any) -> None:
-        """``context`` gives the tokenizer and the training photos' captions."""
+        """``context`` gives the tokenizer, and the captions and labelled objects of the training photos."""
         self.tokenizer = context.tokenizer
         references = [[[*tokenize(text), END] for text in captions] for captions in context.references]
-        self.reward = CiderReward(references)
+        self.cider = CiderReward(references)
         self.max_length = context.tokenizer.max_length
+        if not self.truth_penalty:
+            return
+        self.objects: Sequence[frozenset[str] | None] = context.objects
+        check_categories(self.objects)
+        if not any(labels is not None for labels in self.objects):
+            raise ConfigError(
+                f"objective.truth_penalty={self.truth_penalty} needs photos whose objects are labelled, and no "
+                "training photo is; set it to 0 or add a dataset with labels, such as COCO with its instances"
+            )
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
         model.decoder.eval()
         features = model.features(batch.photos)  # once: a trained encoder is most of the work
         with torch.no_grad():
             tokens = self._draw(model.decoder, features)  # (B*S, T), start first
-            rewards = self._score(tokens, np.repeat(batch.indices, self.samples)).view(-1, self.samples)  # (B, S)
+            rewards, false_objects = self._rewards(np.repeat(batch.indices, self.samples).tolist(), self._texts(tokens))
+            rewards = rewards.view(-1, self.samples)  # (B, S)
             advantage = (rewards - self._baseline(model.decoder, features, batch, rewards)).flatten()
-        output = model(features, tokens[:, :-1])
-        tempered = DecoderOutput(output.logits / self.temperature)  # the policy that drew them
-        nll, _, _ = token_losses(tempered, tokens, self.pad)
+        nll = self._policy_nll(model(features, tokens[:, :-1]).logits, tokens)
         count = batch.caption_count / max(1, len(batch.tokens) / len(batch.indices)) * self.samples
         loss = (advantage[:, None] * nll).sum() / count
-        return loss, {"reward": rewards.mean(), "nll": nll.sum().detach() / (nll > 0).sum()}
+        logs = {"reward": rewards.mean(), "nll": nll.sum().detach() / (nll > 0).sum()}
+        if self.truth_penalty:
+            logs["false_objects"] = false_objects.mean()
+        return loss, logs
+
+    def _policy_nll(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """(R, T): minus the log-probability with which each token was drawn; zero after the end."""
+        allowed = logits.index_fill(-1, torch.tensor(NEVER_DRAWN, device=logits.device), float("-inf"))
+        nll, _, _ = token_losses(DecoderOutput(allowed / self.temperature), tokens, self.pad)
+        return nll
 
     def _draw(self, decoder: Any, features: Any) -> Tensor:
         options = DecodingOptions(
@@ -72,15 +104,32 @@ class SelfCritical(Objective):
         options = DecodingOptions(beam=1, max_length=self.max_length, allow_unknown=True)
         best = [found[0] for found in decode(TorchDecoder(decoder), features, options)]
         texts = [[*self._words(caption.tokens), *([END] if caption.finished else [])] for caption in best]
-        return torch.as_tensor(self.reward.score(batch.indices, texts), dtype=rewards.dtype)[:, None]
+        return self._rewards(batch.indices, texts)[0][:, None]
 
-    def _score(self, tokens: Tensor, photos: np.ndarray) -> Tensor:
+    def _rewards(self, photos: Sequence[int], texts: Sequence[list[str]]) -> tuple[Tensor, Tensor]:
+        """Each caption's reward, and how many different objects it names that its photo lacks: both (R,)."""
+        cider = torch.as_tensor(self.cider.score(photos, texts), dtype=torch.float32)
+        false_objects = torch.zeros_like(cider)
+        if self.truth_penalty:
+            for row, (photo, words) in enumerate(zip(photos, texts)):
+                if (labels := self.objects[photo]) is not None:
+                    named = _mentions(" ".join(words).removesuffix(END))
+                    false_objects[row] = len({own.categories for own in named if not own.is_in(labels)})
+        return cider - self.truth_penalty * false_objects, false_objects
+
+    def _texts(self, tokens: Tensor) -> list[list[str]]:
+        """The words of each caption, with the end symbol where it has one."""
         texts = []
         for row in tokens[:, 1:].tolist():
             ended = self.tokenizer.end in row
             ids = row[: row.index(self.tokenizer.end)] if ended else [token for token in row if token != self.pad]
             texts.append([*self._words(ids), *([END] if ended else [])])
-        return torch.as_tensor(self.reward.score(photos.tolist(), texts), dtype=torch.float32)
+        return texts
 
-    def _words(self, ids: list[int]) -> list[str]:
+    def _words(self, ids: Sequence[int]) -> list[str]:
         return tokenize(self.tokenizer.decode(ids))
+
+
+@lru_cache(maxsize=1 << 14)  # the captions drawn of a photo are often alike
+def _mentions(text: str) -> tuple[Mention, ...]:
+    return tuple(mentions(text))
