@@ -140,7 +140,7 @@ def drawn(seed: int) -> bytes:
 
 @contextmanager
 def server(model: str | None, log: list[str]) -> Iterator[int]:
-    command = [sys.executable, "-m", "sightline", "serve", "--port", "0", "--timeout", "120", "--plain-page"]
+    command = [sys.executable, "-m", "sightline", "serve", "--port", "0", "--timeout", "120", "--server-page"]
     process = subprocess.Popen(
         [*command, *(["--model", model] if model else [])], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
     )

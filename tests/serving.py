@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from filelock import FileLock
+
 import sightline
 
 PATIENCE = 120  # seconds: machines that run tests may have other work
@@ -24,20 +27,20 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[
 BOUNDARY = "----sightline"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 
-# The real command, but nothing is computed while the file "gate" is missing, and heads of requests get half a second.
+# The real command, but nothing is encoded while the file "gate" is missing, and request headers get half a second.
 GATED = """
 import sys, time
 from pathlib import Path
 from sightline.serve import batching, server
-gate, look = Path(sys.argv.pop(1)), batching.CaptionWork.encode
+gate, encode = Path(sys.argv.pop(1)), batching.CaptionWork.encode
 
 def when_open(self, photos):
     while not gate.exists():
         time.sleep(0.01)
-    return look(self, photos)
+    return encode(self, photos)
 
 batching.CaptionWork.encode = when_open
-server.HEAD_SECONDS = 0.5
+server.HEADER_SECONDS = 0.5
 from sightline.cli import main
 main()
 """
@@ -104,6 +107,17 @@ class RunningServer:
         wait_until(lambda: self.metric(name) == value, f"{name} to be {value}, it is {self.metric(name)}")
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that ``make`` fills once for all of pytest's workers: for what takes long and is only read."""
+    root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    folder = root / name
+    with FileLock(root / f"{name}.lock", timeout=10 * PATIENCE):
+        if not folder.exists():
+            make(root / f"{name}.unfinished")
+            (root / f"{name}.unfinished").rename(folder)
+    return folder
+
+
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -123,7 +137,7 @@ def form(photos: list[bytes], fields: dict[str, Any], name: str = "photos") -> b
 
 
 def raw(server: RunningServer, data: bytes, wait: bool = True) -> bytes:
-    """Bytes as they are, and whatever comes back until the server closes."""
+    """Send bytes as they are; returns what comes back until the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(data)
         received = b""
@@ -134,9 +148,9 @@ def raw(server: RunningServer, data: bytes, wait: bool = True) -> bytes:
 
 @contextmanager
 def serving(*arguments: object, gate: Path | None = None, **environment: str) -> Iterator[RunningServer]:
-    """``sightline serve`` on a free port, until the block ends; with a gate, one that can be held up."""
+    """``sightline serve`` on a free port, until the block ends; with ``gate``, a server whose encoder waits for it."""
     start = ["-m", "sightline"] if gate is None else ["-c", GATED, str(gate)]
-    page = [] if "--page-model" in arguments else ["--plain-page"]  # nothing is exported into anyone's cache
+    page = [] if "--page-model" in arguments else ["--server-page"]  # nothing is exported into the user's cache
     command = [sys.executable, *start, "serve", "--port", "0", *page, *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT | environment)
     server = RunningServer(process, gate=gate)

@@ -373,6 +373,7 @@ def test_top_k_and_top_p_leave_the_right_tokens():
         ("top_p", 0.65): [1, 2],
         ("top_p", 0.75): [1, 2, 3],
         ("top_p", 1e-6): [1],
+        ("top_p", 5e-324): [1],
         ("top_k", 9): [0, 1, 2, 3, 4],
     }
     for (name, value), tokens in kept.items():

@@ -1,4 +1,4 @@
-"""The page in a real browser: the words Python says, photos by every door, keys, a phone, offline, nobody asked."""
+"""The page in a real browser: captions as in Python, every input, keyboard, a phone, offline, no other hosts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ import numpy as np
 import pytest
 from drawings import EVERY
 from PIL import Image
-from serving import serving
+from serving import made_once, serving
 
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
 from sightline.io.images import open_image
-from sightline.serve.built import copy_page
+from sightline.serve.browser import PAGE, copy_page
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
 
-from sightline.serve.site import FAILED, WAITING
-from sightline.serve.static import fallback
+from sightline.serve.site import ENGINE, FAILED, WAITING
 
 WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 120_000  # milliseconds: machines that run tests may have other work
-IN_NPM = "import('@sparticuz/chromium').then((own) => own.default.executablePath()).then(console.log)"
+IN_NPM = "import('@sparticuz/chromium').then((module) => module.default.executablePath()).then(console.log)"
 
-ASK = """async ([data, wish]) => {
+CAPTION = """async ([data, options]) => {
   const file = new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))]);
-  const told = await sightline.caption(file, wish), square = await sightline.square(file);
-  return { told, square: Array.from(square) };
+  const result = await sightline.caption(file, options), square = await sightline.square(file);
+  return { result, square: Array.from(square) };
 }"""
 
 
@@ -59,7 +58,7 @@ def find_browser() -> str:
     pytest.skip("no Chromium: apt install chromium, or in web/ npm install --no-save @sparticuz/chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install it")
     path = find_browser()
@@ -102,44 +101,58 @@ def calibration(dimension: int) -> Confidence:
     return Confidence(words=words, captions=captions, photos=photos)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``sightline export --web`` writes, with a model of a few milliseconds that was calibrated at random."""
+    """What ``sightline export --web`` writes, with a tiny model and random calibration; only to be read."""
     pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline[onnx]'")
-    from sightline.onnx.export import export
 
-    folder = tmp_path_factory.mktemp("page") / "site"
-    copy_page(folder)
-    export(tiny_model, web=folder / "model")
-    (folder / "model" / "confidence.json").write_text(json.dumps(calibration(32).to_json()))
-    return folder
+    def make(folder: Path) -> None:
+        from sightline.onnx.export import export
+
+        copy_page(folder)
+        export(tiny_model, web=folder / "model")
+        (folder / "model" / "confidence.json").write_text(json.dumps(calibration(32).to_json()))
+
+    return made_once(tmp_path_factory, "site", make)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def url(site: Path) -> Iterator[str]:
+    with served(site) as server:
+        yield address(server)
+
+
+@pytest.fixture(scope="session")
 def python(site: Path) -> Captioner:
     return load(site / "model", runtime="onnx")
 
 
 @contextmanager
 def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """The page, once its model is there; anything it asks elsewhere and any error fails the test."""
+    """The page, once its model is loaded; requests to other hosts and errors fail the test."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write", "camera"], **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: None if own(request.url, url) else faults.append(f"asked {request.url}"))
+    errors = watch(page, url)
     page.goto(url)
     page.wait_for_selector("body.ready")
-    page.wait_for_selector("#demo-words .word")  # the first screen's own example has been captioned
+    page.wait_for_selector("#demo-words .word")  # the example of the first screen has been captioned
     yield page
-    assert not faults
+    assert not errors
     context.close()
 
 
-def own(asked: str, url: str) -> bool:
-    return asked.startswith((url, "blob:", "data:"))
+def watch(page: Any, url: str) -> list[str]:
+    """Errors of the page and requests to other hosts, as they occur."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.on("request", lambda one: None if is_local(one.url, url) else errors.append(f"requested {one.url}"))
+    return errors
+
+
+def is_local(requested: str, url: str) -> bool:
+    return requested.startswith((url, "blob:", "data:"))
 
 
 # -- the same words ---------------------------------------------------------------------------------------------------
@@ -152,7 +165,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def photos() -> dict[str, tuple[bytes, int]]:
-    """Photos of many kinds, each with the greatest difference of a pixel that decoding may bring."""
+    """Photos of many kinds, each with the greatest difference of a pixel that decoding may make."""
     random = np.random.default_rng(2)
     turned = Image.Exif()
     turned[0x0112] = 6
@@ -174,20 +187,20 @@ def photos() -> dict[str, tuple[bytes, int]]:
     }
 
 
-def test_the_page_says_what_python_says(browser: Any, site: Path, python: Captioner) -> None:
-    with served(site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
+def test_captions_are_those_of_python(browser: Any, url: str, python: Captioner) -> None:
+    with opened(browser, url, reduced_motion="reduce") as page:
         texts = set()
         for name, (data, tolerance) in photos().items():
             for options in ({}, {"beam": 1}, {"beam": 7}):
-                wish = {"temperature": 0, **options} if options else None
-                found = page.evaluate(ASK, [base64.b64encode(data).decode(), wish])
-                told, expected = found["told"], python.caption(data, **options)
-                assert told["text"] == expected.text, (name, options)
-                assert told["sentence"] == expected.sentence()
-                assert told["certainty"] == expected.certainty()
-                assert told["confidence"] == pytest.approx(expected.confidence, abs=2e-3)
-                assert told["ood_score"] == pytest.approx(expected.ood_score, abs=5e-3)
-                for one, other in zip(told["words"], expected.words, strict=True):
+                sliders = {"temperature": 0, **options} if options else None
+                found = page.evaluate(CAPTION, [base64.b64encode(data).decode(), sliders])
+                result, expected = found["result"], python.caption(data, **options)
+                assert result["text"] == expected.text, (name, options)
+                assert result["sentence"] == expected.sentence()
+                assert result["certainty"] == expected.certainty()
+                assert result["confidence"] == pytest.approx(expected.confidence, abs=2e-3)
+                assert result["ood_score"] == pytest.approx(expected.ood_score, abs=5e-3)
+                for one, other in zip(result["words"], expected.words, strict=True):
                     assert one["text"] == other.text
                     assert one["confidence"] == pytest.approx(other.confidence, abs=2e-3)
                     np.testing.assert_allclose(one["attention"], other.attention, atol=2e-3)
@@ -195,7 +208,7 @@ def test_the_page_says_what_python_says(browser: Any, site: Path, python: Captio
             picture = python.preprocesses[0].visible(open_image(data))
             square = np.array(found["square"]).reshape(*picture.size, 3)
             assert np.abs(square - np.asarray(picture.convert("RGB")).astype(int)).max() <= tolerance, name
-        assert len(texts) > 2, "photos that all get one sentence compare nothing"
+        assert len(texts) > 2, "photos that all get one caption compare nothing"
 
 
 def test_every_rule_of_the_search_holds_in_the_page(
@@ -215,73 +228,78 @@ def test_every_rule_of_the_search_holds_in_the_page(
         python = load(manifest.parent, runtime="onnx")
         with served(tmp_path / "site") as server, opened(browser, address(server), reduced_motion="reduce") as page:
             for photo in data:
-                told = page.evaluate(ASK, [base64.b64encode(photo).decode(), None])["told"]
+                result = page.evaluate(CAPTION, [base64.b64encode(photo).decode(), None])["result"]
                 expected = python.caption(photo)
-                assert (told["text"], told["finished"]) == (expected.text, expected.finished), number
+                assert (result["text"], result["finished"]) == (expected.text, expected.finished), number
 
 
-# -- hands ------------------------------------------------------------------------------------------------------------
+# -- using the page ---------------------------------------------------------------------------------------------------
 
 
-def said(page: Any) -> str:
-    page.wait_for_selector("#told:not([hidden])")
+def sentence(page: Any) -> str:
+    page.wait_for_selector("#confidence:not([hidden])")
     return page.text_content("#sentence")
 
 
-HAND_OVER = """async ([data, how]) => {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)), carried = new DataTransfer();
-  carried.items.add(new File([bytes], "photo.png", { type: "image/png" }));
-  const event = how === "paste" ? new ClipboardEvent("paste", { clipboardData: carried, bubbles: true })
-    : new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true });
+def hide_result(page: Any) -> None:
+    """So that `sentence` waits for the next one."""
+    page.evaluate("document.querySelector('#confidence').hidden = true")
+
+
+SEND = """async ([data, how]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)), transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], "photo.png", { type: "image/png" }));
+  const event = how === "paste" ? new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true })
+    : new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true });
   document.body.dispatchEvent(event);
 }"""
 
 
-def test_a_photo_comes_in_by_every_door(browser: Any, site: Path, python: Captioner) -> None:
+def test_every_input_takes_a_photo(browser: Any, url: str, python: Captioner) -> None:
     data = photos()["drawn, lossless"][0]
     expected = python.caption(data)
-    with served(site) as server, opened(browser, address(server)) as page:
+    with opened(browser, url, reduced_motion="reduce") as page:
         page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": data})
-        assert said(page).lower() == expected.sentence().lower()
+        assert sentence(page).lower() == expected.sentence().lower()
         assert page.get_attribute("#photo", "alt") == expected.sentence()
         assert expected.sentence() in page.text_content("#status")
         for how in ("paste", "drop"):
-            page.reload()
-            page.evaluate(HAND_OVER, [base64.b64encode(data).decode(), how])
-            assert said(page).lower() == expected.sentence().lower(), how
-        page.reload()
-        page.click("[data-example=coffee]")
-        assert said(page)
-        page.reload()
-        page.click("#camera")
-        page.click("#shutter:enabled")
-        assert said(page)
+            hide_result(page)
+            page.evaluate(SEND, [base64.b64encode(data).decode(), how])
+            assert sentence(page).lower() == expected.sentence().lower(), how
+        for click in ("[data-example=coffee]", "#camera"):
+            page.click("#home")
+            hide_result(page)
+            page.click(click)
+            if click == "#camera":
+                page.click("#shutter:enabled")
+            assert sentence(page)
         assert page.evaluate("document.querySelector('video').srcObject") is None, "the camera stays on"
         for kind in ("JPEG", "PNG", "WEBP"):
             whole = encoded(EVERY[0].draw((300, 200)), kind)
             half = {"name": "x", "mimeType": f"image/{kind.lower()}", "buffer": whole[: len(whole) // 2]}
             page.set_input_files("#file", half)
-            page.wait_for_function("document.querySelector('#late').textContent.includes('is cut off or damaged')")
+            page.get_by_text("This photo is cut off or damaged").wait_for()
             page.set_input_files("#file", {"name": "x.jpg", "mimeType": "image/jpeg", "buffer": b"no photo at all"})
-            page.wait_for_function("document.querySelector('#late').textContent.includes('cannot read that photo')")
+            page.get_by_text("This browser cannot read that photo").wait_for()
         page.click("#home")
         page.wait_for_selector("#welcome:not([hidden])")
         page.go_forward()
         page.wait_for_selector("#result:not([hidden])")
 
 
-def test_words_controls_and_keys(browser: Any, site: Path, python: Captioner) -> None:
+def test_words_options_and_keys(browser: Any, url: str, python: Captioner) -> None:
     data = photos()["noise"][0]
     expected = python.caption(data)
-    with served(site) as server, opened(browser, address(server)) as page:
+    with opened(browser, url) as page:
         page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": data})
-        said(page)
-        page.wait_for_selector("#stage canvas.lit", state="detached")  # the show is over
+        sentence(page)
+        page.wait_for_selector("#stage canvas.visible", state="detached")  # the animation is over
         page.click("#sentence .word >> nth=1")
         assert page.get_attribute("#sentence .word >> nth=1", "aria-pressed") == "true"
         assert expected.words[1].text in page.text_content("#legend")
-        page.wait_for_selector("#stage canvas.lit")
-        assert page.locator("#chosen .ranking li").count() == 5
+        page.wait_for_selector("#stage canvas.visible")
+        assert page.locator("#selected-word .ranking li").count() == 5
         page.keyboard.press("ArrowRight")
         assert page.get_attribute("#sentence .word >> nth=2", "aria-pressed") == "true"
         page.keyboard.press("Escape")
@@ -289,76 +307,109 @@ def test_words_controls_and_keys(browser: Any, site: Path, python: Captioner) ->
         page.click("#copy")
         page.wait_for_function("document.querySelector('#copy').textContent === 'Copied'")
         assert page.evaluate("navigator.clipboard.readText()") == expected.sentence()
-        page.click("#tune summary")
+        page.click("#options summary")
         page.focus("#beam")
         page.keyboard.press("End")
-        page.wait_for_selector("#told", state="hidden")
-        assert said(page).lower() == python.caption(data, beam=10).sentence().lower()
+        page.wait_for_selector("#confidence", state="hidden")
+        assert sentence(page).lower() == python.caption(data, beam=10).sentence().lower()
         page.focus("#temperature")
         page.keyboard.press("ArrowRight")
-        page.wait_for_selector("#told", state="hidden")
-        assert said(page)
+        page.wait_for_selector("#confidence", state="hidden")
+        assert sentence(page)
         assert page.is_visible("#again") and page.is_disabled("#beam")
 
 
-def test_it_fits_a_phone_and_every_control_has_a_name(browser: Any, site: Path) -> None:
+CONTROLS_WITHOUT_NAME = """
+  [...document.querySelectorAll('button, input:not([aria-hidden]), a, summary')].filter((item) =>
+  item.checkVisibility() && !(item.textContent.trim() || item.ariaLabel || item.labels?.length
+  || item.querySelector('[alt]'))).length"""
+
+
+def test_it_fits_a_phone_and_every_control_has_a_name(browser: Any, url: str) -> None:
     sizes = {"viewport": {"width": 360, "height": 700}, "is_mobile": True, "has_touch": True}
-    with served(site) as server, opened(browser, address(server), **sizes, reduced_motion="reduce") as page:
+    with opened(browser, url, **sizes, reduced_motion="reduce") as page:
         for number in range(2):
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
-            nameless = "[...document.querySelectorAll('button, input:not([aria-hidden]), a, summary')].filter((own) => "
-            nameless += "own.checkVisibility() && !(own.textContent.trim() || own.ariaLabel || own.labels?.length || "
-            nameless += "own.querySelector('[alt]'))).length"
-            assert page.evaluate(nameless) == 0
+            assert page.evaluate(CONTROLS_WITHOUT_NAME) == 0
             if not number:
                 page.tap("[data-example=dog]")
-                said(page)
+                sentence(page)
 
 
 def test_it_works_offline_after_the_first_visit(browser: Any, site: Path) -> None:
     with served(site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
         page.wait_for_selector("body[data-offline=ready]")
         page.click("[data-example=cat]")
-        before = said(page)
+        before = sentence(page)
         server.shutdown()
         server.server_close()
         page.reload()
         page.wait_for_selector("body.ready")
         page.click("[data-example=cat]")
-        assert said(page) == before
+        assert sentence(page) == before
 
 
-def test_the_server_s_page_runs_in_the_browser_under_its_policy(browser: Any, site: Path, tiny_model: Path) -> None:
-    with serving("--model", tiny_model, "--page-model", site / "model") as server:
+def test_the_server_s_page_obeys_its_content_security_policy(browser: Any, site: Path) -> None:
+    with serving("--model", site / "model", "--page-model", site / "model") as server:
         with opened(browser, f"http://127.0.0.1:{server.port}/", reduced_motion="reduce") as page:
             assert page.evaluate("crossOriginIsolated"), "one thread where there could be more"
             page.click("[data-example=dog]")
-            assert said(page)
+            assert sentence(page)
             assert page.get_attribute("nav a", "href") == "docs"
         assert server.metric("sightline_photos_total") == 0, "a photo went to the server"
 
 
-def test_the_plain_page_waits_for_the_other_one_without_asking_for_what_is_not_there(
+def test_without_a_model_for_the_browser_the_server_captions(browser: Any, site: Path) -> None:
+    model = site / "model"
+    with serving("--model", model, SIGHTLINE_TOKEN="open-sesame") as server, browser.new_context() as context:
+        page, url = context.new_page(), f"http://127.0.0.1:{server.port}/"
+        errors = watch(page, url)
+        context.set_default_timeout(PATIENCE)
+        page.goto(url)
+        page.click("[data-example=dog]")
+        page.get_by_text("The server needs a token first.").wait_for()
+        page.fill("#token", "open-sesame")
+        page.click("[data-example=dog]")
+        assert sentence(page)
+        page.click("#sentence .word >> nth=0")
+        page.wait_for_selector("#stage canvas.visible")
+        assert page.locator("#selected-word .ranking li").count() == 5
+        assert [line for line in errors if "401" not in line] == []
+        page.goto(f"{url}docs")
+        page.get_by_text("/v1/explain").wait_for()
+        assert [line for line in errors if "401" not in line] == [], "Swagger UI breaks the content security policy"
+
+
+def test_the_page_waits_for_the_browser_s_model_and_requests_nothing_that_is_missing(
     browser: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "healthz").write_text(json.dumps({"model": "tiny", "token_required": False, "limits": {}}))
-    page_file, faults = tmp_path / "index.html", []
+    shutil.copytree(PAGE, tmp_path, dirs_exist_ok=True)
+    limits = {"max_bytes": 10**6}
+    health = {"model": "tiny", "token_required": False, "beam": 3, "limits": limits}
+    (tmp_path / "healthz").write_text(json.dumps(health))
+    index = tmp_path / "index.html"
+    built, made = index.read_text(), "<!doctype html><meta name=sightline-engine content=browser><p id=made>made</p>"
+
+    def on_server(note: str, pending: str) -> str:
+        return built.replace(ENGINE, f'<meta name="sightline-engine" content="server" data-note="{note}"{pending}>')
+
     for after, in_use, expected in (
-        (b"<!doctype html><p id=made>made</p>", False, "made"),
-        (b"<!doctype html><p id=made>made</p>", True, "is ready: load this page again"),
-        (fallback(FAILED).body, True, FAILED),
+        (made, False, "made"),
+        (made, True, "is ready: reload this page"),
+        (on_server(FAILED, ""), True, FAILED),
     ):
-        page_file.write_bytes(fallback(WAITING, waiting=True).body)
+        index.write_text(on_server(WAITING, " data-pending"))
         with served(tmp_path) as server, browser.new_context() as context:
             page = context.new_page()
-            page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-            page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
-            with page.expect_response(address(server)):
-                page.goto(address(server))
+            errors = watch(page, address(server))
+            page.clock.install()
+            page.goto(address(server))
+            page.wait_for_selector("body.ready", timeout=PATIENCE)
             page.evaluate(f"document.getElementById('result').hidden = {json.dumps(not in_use)}")
             with page.expect_response(address(server), timeout=PATIENCE):
-                pass  # it has looked, and waits on
+                page.clock.fast_forward(3000)  # it checks, and goes on waiting
             assert WAITING in page.text_content("#note")
-            page_file.write_bytes(after)
+            index.write_text(after)
+            page.clock.fast_forward(3000)
             page.get_by_text(expected).wait_for(timeout=PATIENCE)
-        assert not faults
+        assert not errors

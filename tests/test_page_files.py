@@ -1,4 +1,4 @@
-"""The page's files: built from these sources, small, asking nobody; and the model that the server makes for them."""
+"""The page's files: built from these sources, small, without other hosts; and the model that the server exports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,14 @@ import pytest
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError
 from sightline.io.model_files import file_hash
-from sightline.serve.built import BUILT, copy_page
+from sightline.serve.browser import PAGE, copy_page, find_browser_model
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
 
 from fastapi import FastAPI
 
-from sightline.serve import page_model
-from sightline.serve.page_model import find_page_model
-from sightline.serve.site import Site
+from sightline.serve import browser
+from sightline.serve.site import ENGINE, FAILED, LINKS, Site
 
 WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 120  # seconds: machines that run tests may have other work
@@ -38,9 +38,10 @@ def test_the_built_page_is_of_these_sources() -> None:
         pytest.skip("the page's sources are not here: this is no clone of the repository")
     named = [WEB / name for name in ("index.html", "package-lock.json", "sw.js", "vite.config.ts")]
     digest = hashlib.sha256()
+    named.append(WEB / "../src/sightline/io/page.css")  # shared with the pages that Python writes
     for path in [*named, *walk(WEB / "public"), *walk(WEB / "src")]:
         digest.update(f"{path.relative_to(WEB).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    built = json.loads((BUILT / "build.json").read_text())
+    built = json.loads((PAGE / "build.json").read_text())
     assert built["sources"] == digest.hexdigest(), "web/ has changed: cd web && npm ci && npm run build"
 
 
@@ -49,15 +50,15 @@ def walk(folder: Path) -> Iterator[Path]:
         yield from walk(path) if path.is_dir() else [path]
 
 
-def test_the_built_page_asks_nobody_and_is_small() -> None:
-    html = (BUILT / "index.html").read_text()
+def test_the_built_page_has_no_other_hosts_and_is_small() -> None:
+    html = (PAGE / "index.html").read_text()
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", html)
     assert not re.search(r"\son\w+=|\sstyle=", html), "the server's policy would block them"
-    assert "<!-- server -->" in html
-    assert sum(path.stat().st_size for path in BUILT.rglob("*")) < 6e6
-    listed = json.loads(re.search(r"FILES = (\[.*?\]);", (BUILT / "sw.js").read_text()).group(1))  # type: ignore[union-attr]
+    assert ENGINE in html and LINKS in html, "the server replaces them"
+    assert sum(path.stat().st_size for path in PAGE.rglob("*")) < 6e6
+    listed = json.loads(re.search(r"FILES = (\[.*?\]);", (PAGE / "sw.js").read_text()).group(1))  # type: ignore[union-attr]
     assert {"index.html", "examples/dog.jpg"} <= set(listed)
-    assert all((BUILT / name).is_file() for name in listed)
+    assert all((PAGE / name).is_file() for name in listed)
 
 
 def test_the_page_is_copied_only_where_nothing_else_lies(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_page_is_copied_only_where_nothing_else_lies(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the stand-in for Python is a shell script")
-def test_the_server_makes_the_page_s_model_while_it_works(
+def test_the_server_exports_the_page_s_model_while_it_works(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
@@ -86,36 +87,37 @@ def test_the_server_makes_the_page_s_model_while_it_works(
     exporter = tmp_path / "python"
     exporter.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nmkdir -p "$6" && cp {ready}/* "$6"\n')
     exporter.chmod(0o755)
-    monkeypatch.setattr(page_model.sys, "executable", str(exporter))
+    monkeypatch.setattr(browser.sys, "executable", str(exporter))
     captioner = load(tiny_model, runtime="torch")
-    site = Site(FastAPI(), find_page_model(captioner))
-    assert b"data-waiting" in site.files["/"].body, "until then the plain page"
-    grow(site, lambda: "/model/sightline.json" in site.files)
+    app = FastAPI()
+    site = Site(app, find_browser_model(captioner))
+    assert "data-pending" in site.index, "until then the server captions"
+    wait_for_export(site, lambda: any(getattr(route, "path", "") == "/model" for route in app.routes))
     assert (tmp_path / "asked").read_text().startswith(f"-m sightline export {tiny_model} --output ")
-    assert b"assets/index" in site.files["/"].body
-    again = find_page_model(captioner)
+    assert ENGINE in site.index
+    again = find_browser_model(captioner)
     assert again.is_ready, "the second time it is there at once"
-    assert b"assets/index" in Site(FastAPI(), again).files["/"].body
+    assert ENGINE in Site(FastAPI(), again).index
 
     exporter.write_text("#!/bin/sh\necho no room >&2; exit 1\n")
     shutil.rmtree(tmp_path / "cache")
-    site = Site(FastAPI(), find_page_model(captioner))
-    grow(site, lambda: b"data-waiting" not in site.files["/"].body)
-    assert b"could not be made" in site.files["/"].body
+    site = Site(FastAPI(), find_browser_model(captioner))
+    wait_for_export(site, lambda: "data-pending" not in site.index)
+    assert escape(FAILED) in site.index
 
 
-def grow(site: Site, condition: Callable[[], bool]) -> None:
-    async def grown() -> None:
-        async with asyncio.timeout(PATIENCE), site.growing():
+def wait_for_export(site: Site, condition: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        async with asyncio.timeout(PATIENCE), site.exporting():
             while not condition():
                 await asyncio.sleep(0.01)
 
     with ThreadPoolExecutor(1) as thread:  # playwright has a loop of its own in this one
-        thread.submit(asyncio.run, grown()).result()
+        thread.submit(asyncio.run, wait()).result()
 
 
 def make_exported(model: Path, folder: Path) -> Path:
-    """What an export writes, as far as anyone looks at it here."""
+    """What an export writes, as far as it is read here."""
     folder.mkdir()
     for name in ("encoder", "start", "step"):
         (folder / f"{name}.onnx").write_bytes(name.encode())
@@ -142,19 +144,19 @@ def make_exported(model: Path, folder: Path) -> Path:
     return folder
 
 
-def test_where_no_model_can_be_made_the_plain_page_says_why(
+def test_where_no_model_can_be_exported_the_page_says_why(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path))
     captioner, several = load(tiny_model, runtime="torch"), load(tiny_model, tiny_model, runtime="torch")
-    wanted = find_page_model(captioner)
-    assert (wanted.is_ready, wanted.source) == (False, tiny_model)
-    assert "Several models" in find_page_model(several).why
-    monkeypatch.setattr(page_model, "find_spec", lambda name: None)
-    missing = find_page_model(captioner)
+    found = find_browser_model(captioner)
+    assert (found.is_ready, found.source) == (False, tiny_model)
+    assert "Several models" in find_browser_model(several).reason
+    monkeypatch.setattr(browser, "find_spec", lambda name: None)
+    missing = find_browser_model(captioner)
     assert (missing.folder, missing.source) == (None, None)
-    assert "pip install onnx onnxscript" in missing.why
+    assert "pip install onnx onnxscript" in missing.reason
     site = Site(FastAPI(), missing)
-    assert set(site.files) == {"/"}
-    assert b"pip install onnx onnxscript" in site.files["/"].body
-    assert b"npm ci" in Site(FastAPI(), missing, built=tmp_path / "none").files["/"].body
+    assert ENGINE not in site.index
+    assert missing.reason in site.index
+    assert "npm ci" in Site(FastAPI(), missing, page=tmp_path / "none").index

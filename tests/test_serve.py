@@ -1,13 +1,11 @@
-"""The server's parts on their own: settings, files, bodies, guard, command. No model, no socket."""
+"""The server's parts on their own: settings, files, bodies, access control, command. No model, no socket."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import importlib.util
 import json
-import re
 import socket
 import threading
 import warnings
@@ -23,11 +21,14 @@ pytest.importorskip("fastapi", reason="the server's extra is not installed: pip 
 pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
+from fastapi import FastAPI
+
 from sightline.errors import ConfigError
 from sightline.explain import Explanation
 from sightline.serve.app import create_app
+from sightline.serve.browser import BrowserModel
 from sightline.serve.settings import Settings, make_settings
-from sightline.serve.static import fallback, static_files
+from sightline.serve.site import PageFiles, Site
 from sightline.types import Caption, Word
 
 PATIENCE = 60
@@ -66,35 +67,27 @@ def test_only_loopback_is_local(host: str, local: bool):
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_plain_page_needs_nothing_from_elsewhere_and_allows_only_its_own_script():
-    page = fallback()
-    html = page.body.decode()
-    assert not re.search(r"""(src|href|url\()\s*=?\s*["']?(https?:)?//""", html)
-    assert page.policy is not None and "unsafe" not in page.policy
-    for kind in ("script", "style"):
-        (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{kind}-src 'sha256-{digest}'" in page.policy
-    assert not re.search(r"\son\w+=|\sstyle=", html), "inline handlers and styles would be blocked"
+def test_static_files_are_of_known_kinds_with_plain_names_and_no_links(tmp_path: Path):
+    (tmp_path / "assets").mkdir()
+    for name in ("index.html", "assets/app.mjs", ".hidden.js", "notes.exe"):
+        (tmp_path / name).write_text("text")
+    (tmp_path / "link.json").symlink_to("/etc/hostname")
+    files = PageFiles(directory=tmp_path)
+    found = {
+        name
+        for name in ("index.html", "assets/app.mjs", ".hidden.js", "notes.exe", "link.json", "../app.py", "none.js")
+        if files.lookup_path(name)[1] is not None
+    }
+    assert found == {"index.html", "assets/app.mjs"}
+    path = tmp_path / "assets/app.mjs"
+    response = files.file_response(path, path.stat(), {"type": "http", "headers": []})
+    assert response.headers["content-type"].startswith("text/javascript")
+    assert "'wasm-unsafe-eval'" in response.headers["content-security-policy"]
 
 
-def test_a_built_page_takes_the_place_of_the_plain_one(tmp_path: Path):
-    built, model = tmp_path / "page", tmp_path / "model"
-    (built / "assets").mkdir(parents=True)
-    model.mkdir()
-    (built / "index.html").write_text("<!doctype html><script>start()</script>")
-    (built / "assets" / "app.mjs").write_text("export {}")
-    (built / ".hidden.js").write_text("")
-    (built / "notes.exe").write_text("")
-    (built / "link.json").symlink_to("/etc/hostname")
-    (model / "decoder.onnx").write_bytes(b"onnx")
-    files = static_files(built, model)
-    assert set(files) == {"/", "/index.html", "/assets/app.mjs", "/model/decoder.onnx"}
-    assert b"start()" in files["/"].body
-    assert "'wasm-unsafe-eval'" in (files["/"].policy or "")
-    assert files["/assets/app.mjs"].type.startswith("text/javascript")
+def test_the_page_needs_its_model_folder(tmp_path: Path):
     with pytest.raises(ConfigError, match="not a folder"):
-        static_files(built, tmp_path / "none")
+        Site(FastAPI(), BrowserModel(tmp_path / "none"))
 
 
 # -- the app, without a socket ----------------------------------------------------------------------------------------
@@ -106,7 +99,7 @@ class Query:
 
 
 class StandIn:
-    """In place of a model: captions are the number of bytes of each photo, once its gate is open."""
+    """In place of a model: its caption is the number of bytes, once its gate is open."""
 
     threads, batch_size = 1, 4
 
@@ -127,8 +120,8 @@ class StandIn:
         return [Explanation(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0), "attention") for size in sizes]
 
 
-class Caller:
-    """One request as ASGI messages; the body comes in pieces, and the client may leave."""
+class Client:
+    """One request as ASGI messages; the body comes in chunks, and the client may disconnect."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -174,35 +167,35 @@ BODY = json.dumps({"photos": [base64.b64encode(b"photo").decode()]}).encode()
 def test_too_slow_an_upload_gets_408_and_too_slow_an_answer_503_with_retry_after():
     async def scenario() -> None:
         async with running(timeout=0.1) as (app, _):
-            slow = Caller(app)
+            slow = Client(app)
             await slow.start(BODY[:10], more=True)
             assert slow.status == 408
-            waiting = Caller(app)
+            waiting = Client(app)
             await waiting.start(BODY)
             assert waiting.status == 503
             assert dict(waiting.sent[0]["headers"])[b"retry-after"] == b"1"
-            assert app.state.service.places.taken == 0
+            assert app.state.service.slots.in_flight == 0
 
     asyncio.run(scenario())
 
 
-def test_a_client_that_leaves_frees_its_place_at_once_uploading_or_waiting():
+def test_a_client_that_disconnects_frees_its_slot_at_once_uploading_or_waiting():
     async def scenario() -> None:
         async with running(queue=1, max_photos=1, timeout=PATIENCE) as (app, model):
-            places = app.state.service.places
+            slots = app.state.service.slots
             for body, more in ((BODY[:10], True), (BODY, False)):
-                leaver = Caller(app)
-                task = leaver.start(body, more)
-                while not places.taken:
+                client = Client(app)
+                task = client.start(body, more)
+                while not slots.in_flight:
                     await asyncio.sleep(0)
-                refused = Caller(app)
+                refused = Client(app)
                 await refused.start(BODY)
                 assert refused.status == 429
-                leaver.incoming.put_nowait({"type": "http.disconnect"})
+                client.incoming.put_nowait({"type": "http.disconnect"})
                 await asyncio.wait_for(task, PATIENCE)
-                assert places.taken == 0
-            assert app.state.service.metrics.hung_up._value.get() == 2
-            next_one = Caller(app)
+                assert slots.in_flight == 0
+            assert app.state.service.metrics.disconnects._value.get() == 2
+            next_one = Client(app)
             model.gate.set()
             await next_one.start(BODY)
             assert next_one.status == 200
@@ -237,14 +230,14 @@ def test_a_client_that_leaves_frees_its_place_at_once_uploading_or_waiting():
         ({"token": "secret"}, {"authorization": "Bearer secret", "host": "evil.example"}, 200),
     ],
 )
-def test_who_may_ask(settings: dict[str, Any], headers: dict[str, str], status: int):
+def test_access_control(settings: dict[str, Any], headers: dict[str, str], status: int):
     async def scenario() -> None:
         async with running(**settings) as (app, model):
             model.gate.set()
-            caller = Caller(app)
-            await caller.start(BODY, **headers)
-            assert caller.status == status
-            assert b"x-content-type-options" in dict(caller.sent[0]["headers"])
+            client = Client(app)
+            await client.start(BODY, **headers)
+            assert client.status == status
+            assert b"x-content-type-options" in dict(client.sent[0]["headers"])
 
     asyncio.run(scenario())
 
@@ -253,8 +246,8 @@ def test_who_may_ask(settings: dict[str, Any], headers: dict[str, str], status: 
 
 
 @pytest.fixture
-def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """What the command says, in one line, when it will not start."""
+def error_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """The one line that the command prints when it does not start."""
     import logging
 
     from sightline.cli import run
@@ -278,35 +271,35 @@ def complaint(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ours.setLevel(before[2])
 
 
-def test_wrong_flags_and_tokens_are_one_line(complaint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert "--queue is 0" in complaint("--queue", "0")
-    assert "--token-file" in complaint("--token-file", str(tmp_path / "none"))
+def test_wrong_flags_and_tokens_are_one_line(error_line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert "--queue is 0" in error_line("--queue", "0")
+    assert "--token-file" in error_line("--token-file", str(tmp_path / "none"))
     (tmp_path / "empty").write_text("\n")
-    assert "not empty" in complaint("--token-file", str(tmp_path / "empty"))
+    assert "not empty" in error_line("--token-file", str(tmp_path / "empty"))
     monkeypatch.setenv("SIGHTLINE_TOKEN", "")
-    assert "not empty" in complaint()
+    assert "not empty" in error_line()
 
 
-def test_a_port_in_use_is_known_before_the_model_is_loaded(complaint):
+def test_a_port_in_use_is_known_before_the_model_is_loaded(error_line):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is in use" in complaint("--port", str(port), "--model", "no/such/folder")
+        assert f"port {port} of 127.0.0.1 is in use" in error_line("--port", str(port), "--model", "no/such/folder")
 
 
-def test_a_host_that_is_not_ours_is_one_line(complaint):
-    assert "cannot listen on 203.0.113.7:0" in complaint("--host", "203.0.113.7", "--port", "0")
+def test_a_host_that_is_not_ours_is_one_line(error_line):
+    assert "cannot listen on 203.0.113.7:0" in error_line("--host", "203.0.113.7", "--port", "0")
 
 
-def test_what_is_missing_is_named(complaint, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_missing_is_named(error_line, monkeypatch: pytest.MonkeyPatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
-    assert complaint() == "error: sightline serve needs uvicorn: pip install uvicorn"
+    assert error_line() == "error: sightline serve needs uvicorn: pip install uvicorn"
 
 
-# -- what is asked of a model -----------------------------------------------------------------------------------------
+# -- explanations -----------------------------------------------------------------------------------------------------
 
 
-def test_the_frame_is_the_part_of_the_photo_that_the_encoder_sees():
+def test_the_frame_is_the_part_of_the_photo_that_the_encoder_takes():
     from sightline.io.images import Preprocess
 
     assert Preprocess(fit="squash").frame(200, 100) == (0, 0, 1, 1)
@@ -314,7 +307,7 @@ def test_the_frame_is_the_part_of_the_photo_that_the_encoder_sees():
     assert Preprocess(size=200, resize=400, fit="crop").frame(100, 100) == pytest.approx((0.25, 0.25, 0.75, 0.75))
 
 
-def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a_time(tiny_flickr8k_kept: Path):
+def test_a_model_without_attention_is_explained_by_occlusion_one_photo_at_a_time(tiny_flickr8k_kept: Path):
     import torch
 
     from sightline.data import load_dataset
@@ -339,6 +332,6 @@ def test_a_model_without_attention_is_explained_by_hiding_patches_one_photo_at_a
     assert query.alone
     assert not work.query({}, explain=False).alone
     photo = next((tiny_flickr8k_kept / "Flicker8k_Dataset").iterdir()).read_bytes()
-    told = work.decode(work.encode([work.prepare(photo)]), query)[0].as_dict()
-    assert told["method"] == "occlusion"
-    assert [len(word["attention"]) for word in told["words"]] == [8] * len(told["words"]) != []
+    output = work.decode(work.encode([work.prepare(photo)]), query)[0].as_dict()
+    assert output["method"] == "occlusion"
+    assert [len(word["attention"]) for word in output["words"]] == [8] * len(output["words"]) != []

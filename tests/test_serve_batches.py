@@ -1,4 +1,4 @@
-"""Photos that wait together: how the server makes batches of them, and how it gives its places."""
+"""Batches of waiting photos, and the slots that limit the photos in flight."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytest.importorskip("fastapi", reason="the server's extra is not installed: pip 
 pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
-from sightline.serve.batching import Batcher
-from sightline.serve.http_errors import Refusal
-from sightline.serve.slots import Places
+from starlette.exceptions import HTTPException
+
+from sightline.serve.batching import Batcher, Slots
 
 PATIENCE = 60
 
@@ -27,52 +27,52 @@ PATIENCE = 60
 
 
 class Recorder:
-    """Doubles numbers in two halves, notes which came together, and can be held up in the first."""
+    """Doubles numbers in two stages, records which were together, and can be held up in the first."""
 
     def __init__(self, open_: bool = True, threads: int = 1, batch_size: int = 2) -> None:
         self.threads, self.batch_size = threads, batch_size
-        self.looks: list[list[int]] = []
+        self.encoded: list[list[int]] = []
         self.batches: list[list[int]] = []
         self.gate, self.entered = threading.Event(), threading.Event()
         if open_:
             self.gate.set()
 
     def encode(self, items: Sequence[int]) -> list[int]:
-        self.looks.append(list(items))
+        self.encoded.append(list(items))
         self.entered.set()
         assert self.gate.wait(PATIENCE)
         if 13 in items:
             raise ValueError("unlucky")
         return [item + 100 for item in items]
 
-    def decode(self, seen: Sequence[int], question: Any) -> list[int]:
-        self.batches.append([item - 100 for item in seen])
+    def decode(self, encoded: Sequence[int], query: Any) -> list[int]:
+        self.batches.append([item - 100 for item in encoded])
         if 17 in self.batches[-1]:
             raise ValueError("unluckier")
         return [2 * item for item in self.batches[-1]]
 
 
-def submit(batcher: Batcher, items: Iterable[int], question: Any = "q") -> list[Any]:
-    return [batcher.submit(item, question) for item in items]
+def submit(batcher: Batcher, items: Iterable[int], query: Any = "q") -> list[Any]:
+    return [batcher.submit(item, query) for item in items]
 
 
-def test_what_comes_while_a_batch_is_looked_at_joins_it_up_to_the_limit():
+def test_photos_that_arrive_while_a_batch_is_encoded_join_it_up_to_the_limit():
     work = Recorder(open_=False)
-    batcher = Batcher(work, most=4)
+    batcher = Batcher(work, max_batch=4)
     batcher.start()
     first = submit(batcher, [0])
     assert work.entered.wait(PATIENCE)
     others = submit(batcher, range(1, 7))
     work.gate.set()
     assert [answer.result(PATIENCE) for answer in first + others] == [0, 2, 4, 6, 8, 10, 12]
-    assert work.looks == [[0], [1, 2], [3], [4, 5], [6]]
+    assert work.encoded == [[0], [1, 2], [3], [4, 5], [6]]
     assert work.batches == [[0, 1, 2, 3], [4, 5, 6]]
     batcher.stop()
 
 
-def test_only_equal_questions_go_together_and_nobody_is_overtaken_for_ever():
+def test_only_equal_queries_share_a_batch_and_no_photo_waits_for_ever():
     work = Recorder(open_=False)
-    batcher = Batcher(work, most=2)
+    batcher = Batcher(work, max_batch=2)
     batcher.start()
     answers = submit(batcher, [0])
     assert work.entered.wait(PATIENCE)
@@ -84,13 +84,13 @@ def test_only_equal_questions_go_together_and_nobody_is_overtaken_for_ever():
     batcher.stop()
 
 
-def test_what_takes_long_goes_one_by_one_and_stops_when_it_is_given_up():
+def test_slow_queries_go_one_by_one_and_cancelled_photos_cost_nothing():
     @dataclass(frozen=True)
     class Long:
         alone: bool = True
 
     work = Recorder(open_=False)
-    batcher = Batcher(work, most=4)
+    batcher = Batcher(work, max_batch=4)
     batcher.start()
     answers = submit(batcher, [0, 1, 2, 3], Long())
     assert work.entered.wait(PATIENCE)
@@ -103,7 +103,7 @@ def test_what_takes_long_goes_one_by_one_and_stops_when_it_is_given_up():
 
 def test_the_second_thread_does_not_wait_for_the_first():
     work = Recorder(open_=False, threads=2)
-    batcher = Batcher(work, most=4)
+    batcher = Batcher(work, max_batch=4)
     batcher.start()
     answers = submit(batcher, [3])
     assert work.entered.wait(PATIENCE)
@@ -115,9 +115,9 @@ def test_the_second_thread_does_not_wait_for_the_first():
     batcher.stop()
 
 
-def test_a_bad_item_spoils_none_of_its_neighbours():
+def test_a_bad_photo_does_not_fail_the_others_in_its_batch():
     work = Recorder(open_=False, batch_size=8)
-    batcher = Batcher(work, most=8)
+    batcher = Batcher(work, max_batch=8)
     batcher.start()
     answers = submit(batcher, [0])
     assert work.entered.wait(PATIENCE)
@@ -133,12 +133,12 @@ def test_a_bad_item_spoils_none_of_its_neighbours():
     batcher.stop()
 
 
-def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
+def test_cancelled_photos_are_not_computed_and_stopping_finishes_the_rest():
     work = Recorder(open_=False, threads=2, batch_size=1)
-    batcher = Batcher(work, most=1)
+    batcher = Batcher(work, max_batch=1)
     batcher.start()
     running = submit(batcher, [0, 1])
-    wait_until(lambda: len(work.looks) == 2, "both threads")
+    wait_until(lambda: len(work.encoded) == 2, "both threads")
     gone, kept = submit(batcher, [2, 3])
     assert gone.cancel()
     assert not running[0].cancel(), "it is being computed"
@@ -151,43 +151,42 @@ def test_what_is_cancelled_is_not_computed_and_stopping_finishes_the_rest():
     assert sorted(work.batches) == [[0], [1], [3]]
 
 
-def test_an_answer_keeps_its_photo_alive_no_longer():
+def test_a_result_does_not_keep_its_photo_in_memory():
     class Photo:
         def __add__(self, number: int) -> int:
             return 7 + number
 
     work = Recorder()
-    batcher = Batcher(work, most=4)
+    batcher = Batcher(work, max_batch=4)
     batcher.start()
-    gc.disable()  # what waits to be found by it is memory taken meanwhile, half a megabyte for each photo
+    gc.disable()  # a photo that only the collector frees takes half a megabyte until then
     try:
         photo = Photo()
         gone = weakref.ref(photo)
         answer = batcher.submit(photo, "q")
         assert answer.result(PATIENCE) == 14
         del photo
-        work.looks.clear()
+        work.encoded.clear()
         wait_until(lambda: gone() is None, "the photo to go")
     finally:
         gc.enable()
     batcher.stop()
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
+# -- slots ------------------------------------------------------------------------------------------------------------
 
 
-def test_places_are_given_back_however_a_request_ends():
-    batcher = Batcher(Recorder(), most=4)
-    places = Places(3, batcher)
-    with places.take() as place:
-        place.widen(3)
-        assert places.taken == 3
-        with pytest.raises(Refusal) as refused, places.take():
+def test_slots_are_released_however_a_request_ends():
+    slots = Slots(3, Batcher(Recorder(), max_batch=4))
+    with slots.acquire() as resize:
+        resize(3)
+        assert slots.in_flight == 3
+        with pytest.raises(HTTPException) as full, slots.acquire():
             pass
-        assert refused.value.status == 429
-        assert int(refused.value.headers["Retry-After"]) >= 1
-    with pytest.raises(KeyError), places.take():
+        assert full.value.status_code == 429
+        assert int((full.value.headers or {})["Retry-After"]) >= 1
+    with pytest.raises(KeyError), slots.acquire():
         raise KeyError
-    with pytest.raises(Refusal), places.take() as place:
-        place.widen(4)
-    assert places.taken == 0
+    with pytest.raises(HTTPException), slots.acquire() as resize:
+        resize(4)
+    assert slots.in_flight == 0

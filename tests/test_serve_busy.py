@@ -1,4 +1,4 @@
-"""``sightline serve`` with a token and little room: who is let in, who waits, who is sent away, and how it ends."""
+"""``sightline serve`` with a token and a short queue: tokens, the in-flight limit, disconnects, and the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORIGIN = "https://photos.example"
 
 @pytest.fixture(scope="module")
 def held_up(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with a token, one friendly origin, a short queue, and a gate before its model."""
+    """A server with a token, one allowed origin, a short queue, and a gate before its model."""
     gate = tmp_path_factory.mktemp("gate") / "open"
     gate.touch()
     options = ("--queue", 4, "--max-photos", 2, "--timeout", PATIENCE, "--cors-origin", ORIGIN)
@@ -31,7 +31,7 @@ def held_up(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         gate.touch()
 
 
-def test_the_token_guards_what_computes_and_what_tells(held_up: RunningServer, photo_bytes: list[bytes]):
+def test_captions_and_metrics_need_the_token(held_up: RunningServer, photo_bytes: list[bytes]):
     for header in ("", "Bearer open-sesam", "Bearer open-sesame2", "Basic open-sesame"):
         for reply in (
             held_up.post("/v1/caption", photo_bytes[0], Authorization=header),
@@ -54,63 +54,65 @@ def start(calls: list[Any]) -> tuple[list[threading.Thread], list[Reply]]:
     return threads, replies
 
 
-def test_a_full_queue_a_client_that_leaves_and_batches(held_up: RunningServer, photo_bytes: list[bytes]):
+def test_a_full_queue_a_client_that_disconnects_and_batches(held_up: RunningServer, photo_bytes: list[bytes]):
     assert held_up.gate
-    batches, described = held_up.metric("sightline_batch_photos_count"), held_up.metric("sightline_photos_total")
-    left = held_up.metric("sightline_hung_up_total")
+    batches, captioned = held_up.metric("sightline_batch_photos_count"), held_up.metric("sightline_photos_total")
+    disconnects = held_up.metric("sightline_disconnects_total")
     held_up.gate.unlink()
     first, first_reply = start([lambda: held_up.post("/v1/caption", photo_bytes[0])])
-    held_up.wait_for("sightline_places_taken", 1)
+    held_up.wait_for("sightline_in_flight_photos", 1)
     others, replies = start([lambda: held_up.post("/v1/caption", photo_bytes[1:3])])
-    held_up.wait_for("sightline_places_taken", 3)
+    held_up.wait_for("sightline_in_flight_photos", 3)
 
-    leaver = held_up.connect()
-    leaver.request("POST", "/v1/caption", form([photo_bytes[3]], {}), held_up.headers | {"Content-Type": MULTIPART})
-    held_up.wait_for("sightline_places_taken", 4)
+    client = held_up.connect()
+    client.request("POST", "/v1/caption", form([photo_bytes[3]], {}), held_up.headers | {"Content-Type": MULTIPART})
+    held_up.wait_for("sightline_in_flight_photos", 4)
     full = held_up.post("/v1/caption", photo_bytes[0])
     assert full.status == 429
     assert int(full.headers["retry-after"]) >= 1
-    assert "4 photos are waiting" in full.error
+    assert "4 photos are in flight" in full.error
     assert held_up.get("/healthz").status == 200, "the event loop is free while the model computes"
 
-    leaver.close()
-    held_up.wait_for("sightline_places_taken", 3)
-    assert held_up.metric("sightline_hung_up_total") == left + 1
+    client.close()
+    held_up.wait_for("sightline_in_flight_photos", 3)
+    assert held_up.metric("sightline_disconnects_total") == disconnects + 1
     late, late_reply = start([lambda: held_up.post("/v1/caption", photo_bytes[4])])
-    held_up.wait_for("sightline_places_taken", 4)
+    held_up.wait_for("sightline_in_flight_photos", 4)
     held_up.gate.touch()
     for thread in first + others + late:
         thread.join(PATIENCE)
     assert [reply.status for reply in first_reply + replies + late_reply] == [200, 200, 200]
-    held_up.wait_for("sightline_places_taken", 0)
-    held_up.wait_for("sightline_photos_total", described + 4)  # the one who left cost nothing
+    held_up.wait_for("sightline_in_flight_photos", 0)
+    held_up.wait_for("sightline_photos_total", captioned + 4)  # the one who disconnected cost nothing
     together = held_up.metric("sightline_batch_photos_count") - batches
     assert together in (1, 2), "the two join the first, and the late one too if it was opened in time"
 
 
-def test_a_request_whose_head_never_ends_is_cut_off(held_up: RunningServer):
+def test_a_request_whose_headers_never_end_is_cut_off(held_up: RunningServer):
     answer = raw(held_up, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
     assert answer == b""
 
 
-def test_a_friendly_origin_is_let_in_and_no_other(held_up: RunningServer, photo_bytes: list[bytes]):
-    friend = held_up.post("/v1/caption", photo_bytes[0], Origin=ORIGIN)
-    assert (friend.status, friend.headers["access-control-allow-origin"]) == (200, ORIGIN)
+def test_an_allowed_origin_is_accepted_and_no_other(held_up: RunningServer, photo_bytes: list[bytes]):
+    allowed = held_up.post("/v1/caption", photo_bytes[0], Origin=ORIGIN)
+    assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, ORIGIN)
     asked = held_up.ask(
         "OPTIONS", "/v1/caption", Origin=ORIGIN, Access_Control_Request_Method="POST",
         Access_Control_Request_Headers="authorization",
     )  # fmt: skip
     assert (asked.status, asked.headers["access-control-allow-origin"]) == (200, ORIGIN)
     assert "content-security-policy" in asked.headers
-    stranger = held_up.post("/v1/caption", photo_bytes[0], Origin="http://evil.example")
-    assert stranger.status == 403
-    assert "access-control-allow-origin" not in stranger.headers
+    other = held_up.post("/v1/caption", photo_bytes[0], Origin="http://evil.example")
+    assert other.status == 403
+    assert "access-control-allow-origin" not in other.headers
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_told_to_stop_answers_what_it_has(tiny_model: Path, tmp_path: Path, photo_bytes: list[bytes]):
+def test_a_server_that_is_stopped_answers_the_requests_in_flight(
+    tiny_model: Path, tmp_path: Path, photo_bytes: list[bytes]
+):
     gate = tmp_path / "open"
     gate.touch()
     token = tmp_path / "token"
@@ -125,10 +127,10 @@ def test_a_server_that_is_told_to_stop_answers_what_it_has(tiny_model: Path, tmp
         for name, value in (server.headers | {"Content-Type": MULTIPART, "Content-Length": str(len(body))}).items():
             uploading.putheader(name, value)
         uploading.endheaders(body[:100])
-        server.wait_for("sightline_places_taken", 6)
+        server.wait_for("sightline_in_flight_photos", 6)
 
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not can_connect(server.port), "the door to close")
+        wait_until(lambda: not can_connect(server.port), "the socket to close")
         uploading.send(body[100:])
         gate.touch()
         assert uploading.getresponse().status == 200

@@ -1,4 +1,4 @@
-"""``sightline serve`` as clients meet it: the real command, a real socket, a tiny model."""
+"""``sightline serve`` over HTTP: the real command, a real socket, a tiny model."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_several_photos_keep_their_order_in_a_form_and_in_json(
     expected = [caption.text for caption in captioner.caption(photo_bytes[:4])]
     as_form = server.post("/v1/caption", photo_bytes[:4])
     as_json = server.post_json("/v1/caption", {"photos": [encoded(photo) for photo in photo_bytes[:4]]})
-    as_address = server.post_json("/v1/caption", {"photos": [f"data:image/jpeg;base64,{encoded(photo_bytes[0])}"]})
+    as_url = server.post_json("/v1/caption", {"photos": [f"data:image/jpeg;base64,{encoded(photo_bytes[0])}"]})
     for reply in (as_form, as_json):
         assert [caption["caption"] for caption in reply.json["captions"]] == expected
     assert [caption["source"] for caption in as_form.json["captions"]] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
-    assert as_address.json["captions"][0]["caption"] == expected[0]
+    assert as_url.json["captions"][0]["caption"] == expected[0]
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_explanations_are_those_of_the_python_api(
     from sightline.explain import explain
 
     expected = explain(captioner, photo_bytes[1], occlusion)
-    (told,) = server.post("/v1/explain", photo_bytes[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
-    assert told["method"] == expected.method
-    assert told["sentence"] == expected.caption.sentence()
-    assert told["frame"] == [0, 0, 1, 1] or told["frame"][0] > 0
-    assert len(told["others"]) == len(expected.caption.others)
-    assert len(told["words"]) == len(expected.caption.words)
-    for word, own in zip(told["words"], expected.caption.words):
+    (output,) = server.post("/v1/explain", photo_bytes[1], {"occlusion": str(occlusion).lower()}).json["explanations"]
+    assert output["method"] == expected.method
+    assert output["sentence"] == expected.caption.sentence()
+    assert output["frame"] == [0, 0, 1, 1] or output["frame"][0] > 0
+    assert len(output["others"]) == len(expected.caption.others)
+    assert len(output["words"]) == len(expected.caption.words)
+    for word, own in zip(output["words"], expected.caption.words):
         assert (word["text"], word["probability"]) == (own.text, round(own.probability, 4))
         assert [text["text"] for text in word["alternatives"]] == [text for text, _ in own.alternatives]
         for row, own_row in zip(word["attention"], own.attention):
@@ -134,7 +134,7 @@ def test_explanations_are_those_of_the_python_api(
         assert max(itertools.chain(*word["heat_map"])) <= 2.5
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,8 @@ def test_explanations_are_those_of_the_python_api(
         ({"length_penalty": "nan"}, "length_penalty"),
         ({"seed": -1}, "seed"),
         ({"occlusion": True}, "occlusion"),
+        ({"sample": "yes"}, "sample"),
+        ({"top_k": 5}, "sample=True"),
         ({"want_attention": True}, "want_attention"),
     ],
 )
@@ -198,11 +200,11 @@ def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, p
     assert server.post("/v1/caption", photo_bytes[0]).status == 200
 
 
-def test_the_name_of_a_bad_photo_is_told_safely(server: RunningServer):
-    for name, told in (("\u202egpj.exe", "'\\u202egpj.exe' "), ("a" * 500, "a" * 200 + " ")):
+def test_the_name_of_a_bad_photo_is_printed_safely(server: RunningServer):
+    for name, shown in (("\u202egpj.exe", "'\\u202egpj.exe' "), ("a" * 500, "a" * 200 + " ")):
         body = form([b"words"], {}).replace(b"0.jpg", name.encode())
         reply = server.ask("POST", "/v1/caption", body, Content_Type=MULTIPART)
-        assert (reply.status, reply.error) == (422, told + "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF")
+        assert (reply.status, reply.error) == (422, shown + "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF")
 
 
 BAD_BODIES: dict[str, tuple[str, str, bytes, int, str]] = {
@@ -287,7 +289,7 @@ def test_uploads_that_break_off_leave_nothing_behind(server: RunningServer, phot
     head += f"Content-Length: {len(body)}\r\n\r\n"
     for cut in (0, 10, len(body) // 2, len(body) - 1):
         raw(server, head.encode() + body[:cut], wait=False)
-    server.wait_for("sightline_places_taken", 0)
+    server.wait_for("sightline_in_flight_photos", 0)
     assert server.post("/v1/caption", photo_bytes[0]).status == 200
 
 
@@ -296,7 +298,7 @@ def test_large_uploads_stay_in_memory(server: RunningServer, photo_bytes: list[b
     assert server.post("/v1/caption", padded).json["captions"][0]["caption"]
 
 
-# -- other sites, other files, other machines -------------------------------------------------------------------------
+# -- other sites, files, other machines -------------------------------------------------------------------------------
 
 HEADERS = ("content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy")
 
@@ -316,25 +318,26 @@ def test_other_sites_and_other_names_are_refused(server: RunningServer, photo_by
     assert server.post("/v1/caption", photo_bytes[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
 
 
-def test_files_come_from_a_fixed_map(server: RunningServer):
+def test_only_files_of_the_page_and_its_model_are_served(server: RunningServer):
     file = server.get("/model/vocabulary.json")
     assert (file.status, file.json) == (200, ["a"])
     assert server.get("/model/vocabulary.json", If_None_Match=file.headers["etag"]).status == 304
     assert server.ask("HEAD", "/model/vocabulary.json").body == b""
     for path in (
         "/model/secret.pem", "/model/", "/model/../app.py", "/model/%2e%2e/app.py", "/../../../etc/passwd",
-        "/model/..%2f..%2fapp.py", "//etc/passwd", "/model/vocabulary.json/", "/model/vocabulary.json%00",
+        "/model/..%2f..%2fapp.py", "//etc/passwd", "/model/vocabulary.json%00",
     ):  # fmt: skip
         reply = server.get(path)
         assert (reply.status, "nothing here" in reply.error) == (404, True), path
 
 
-def test_the_page_and_the_documents_are_there(server: RunningServer):
+def test_the_page_and_the_api_documentation_are_there(server: RunningServer):
     page, docs = server.get("/"), server.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert b"Sightline" in page.body
-    assert b"/v1/explain" in docs.body
-    assert b"<script" not in docs.body
+    assert b"swagger-ui/swagger-ui-bundle.js" in docs.body
+    assert not re.search(rb"(src|href)=.(https?:)?//", docs.body + page.body), "nothing from other hosts"
+    assert server.get("/swagger-ui/swagger-ui-bundle.js").status == 200
     document = server.get("/openapi.json").json
     assert set(document["paths"]) == {"/v1/caption", "/v1/explain", "/healthz", "/metrics"}
     caption = document["paths"]["/v1/caption"]["post"]
@@ -369,5 +372,5 @@ def test_schemathesis_finds_nothing(server: RunningServer, tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"(\d{3,}) generated, \1 passed", done.stdout), done.stdout
     assert server.metric("sightline_photos_total") > captioned, "the example in the document is a photo"
-    assert server.metric("sightline_places_taken") == 0
+    assert server.metric("sightline_in_flight_photos") == 0
     assert server.lines[1:] == [], "nothing was logged"

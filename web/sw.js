@@ -1,7 +1,7 @@
-// Keeps the page for offline: its own files from one build, all or none. The model is kept by the page itself.
+// Caches the page's files for offline use: all of one build or none. The page itself caches the model.
 "use strict";
 const VERSION = "__VERSION__", FILES = __FILES__;
-const NAME = `sightline-page-${VERSION}`, PATIENCE = 3000;
+const NAME = `sightline-page-${VERSION}`, TIMEOUT = 3000; // milliseconds
 const addresses = new Set(FILES.map((file) => new URL(file, self.registration.scope).href));
 
 self.addEventListener("install", (event) => {
@@ -24,20 +24,20 @@ self.addEventListener("fetch", (event) => {
   const { request } = event, address = request.url.split(/[?#]/)[0];
   if (request.method !== "GET") return;
   if (request.mode === "navigate" && [self.registration.scope, `${self.registration.scope}index.html`].includes(address)) {
-    event.respondWith(freshOrKept(request));
+    event.respondWith(networkFirst(request));
   } else if (addresses.has(address)) {
-    event.respondWith(kept(address).then((found) => found ?? fetch(request)));
+    event.respondWith(cached(address).then((found) => found ?? fetch(request)));
   }
 });
 
-async function kept(address) {
+async function cached(address) {
   return (await caches.open(NAME)).match(address);
 }
 
-/** The page itself from the network, so that a new build is seen at once; what was kept, where that takes too long. */
-async function freshOrKept(request) {
-  const found = await kept(new URL("index.html", self.registration.scope).href);
+/** From the network, so that a new build is used at once; from the cache where that takes too long. */
+async function networkFirst(request) {
+  const found = await cached(new URL("index.html", self.registration.scope).href);
   if (!found) return fetch(request);
-  const late = new Promise((resolve) => setTimeout(resolve, PATIENCE, found));
-  return Promise.race([fetch(request).then((answer) => (answer.ok ? answer : found)).catch(() => found), late]);
+  const late = new Promise((resolve) => setTimeout(resolve, TIMEOUT, found));
+  return Promise.race([fetch(request).then((response) => (response.ok ? response : found)).catch(() => found), late]);
 }

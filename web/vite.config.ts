@@ -1,17 +1,18 @@
-// Builds the page into the Python package: plain files, relative addresses, nothing fetched from elsewhere.
+// Builds the page into the Python package: plain files, relative addresses, nothing fetched from other hosts.
 
 import { createHash } from "node:crypto";
-import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { gzipSync } from "node:zlib";
 import { defineConfig, type Plugin } from "vite";
 
 const here = import.meta.dirname, out = join(here, "../src/sightline/serve/page");
+const stylesheet = join(here, "../src/sightline/io/page.css"); // shared with the pages that Python writes
 const ort = join(here, "node_modules/onnxruntime-web");
 const version = JSON.parse(readFileSync(join(ort, "package.json"), "utf8")).version;
-// The smallest build of ONNX Runtime: no WebGPU. Gzipped it is a quarter; the page unpacks it, whatever the server can.
-const glue = `assets/ort-${version}.js`, binary = `assets/ort-${version}.bin`;
-const glueFile = join(ort, "dist/ort-wasm-simd-threaded.mjs");
+// The smallest build of ONNX Runtime: no WebGPU. Gzipped, a quarter of the size: the page gunzips it, so that no server needs to know about encodings.
+const runtimeScript = `assets/ort-${version}.js`, binary = `assets/ort-${version}.bin`;
+const runtimeFile = join(ort, "dist/ort-wasm-simd-threaded.mjs");
 const packed = gzipSync(readFileSync(join(ort, "dist/ort-wasm-simd-threaded.wasm")), { level: 9 });
 
 function walk(folder: string): string[] {
@@ -29,19 +30,19 @@ function digest(paths: string[], root: string): string {
   return hash.digest("hex");
 }
 
-/** ONNX Runtime's files as they are. */
+/** ONNX Runtime's files, unchanged. */
 function runtime(): Plugin {
   return {
     name: "runtime",
     generateBundle() {
-      this.emitFile({ type: "asset", fileName: glue, source: readFileSync(glueFile) });
+      this.emitFile({ type: "asset", fileName: runtimeScript, source: readFileSync(runtimeFile) });
       this.emitFile({ type: "asset", fileName: binary, source: packed });
       this.emitFile({ type: "asset", fileName: "licences.txt", source: licences() });
     },
     configureServer(server) {
       server.middlewares.use((request, response, next) => {
         const path = request.url?.split("?")[0];
-        if (path === `/${glue}`) response.setHeader("Content-Type", "text/javascript").end(readFileSync(glueFile));
+        if (path === `/${runtimeScript}`) response.setHeader("Content-Type", "text/javascript").end(readFileSync(runtimeFile));
         else if (path === `/${binary}`) response.end(packed);
         else next();
       });
@@ -67,7 +68,23 @@ function licences(): string {
   return `ONNX Runtime ${version} (assets/ort-*), MIT\nCopyright (c) Microsoft Corporation\n\n${MIT}`;
 }
 
-/** The service worker with the list of all files, and a note of what this was built from. */
+/** Swagger UI for the server's /docs, unchanged, in a folder of its own: a static copy of the page does not need it. */
+function apiDocs(): Plugin {
+  const from = join(here, "node_modules/swagger-ui-dist"), to = join(here, "../src/sightline/serve/swagger-ui");
+  return {
+    name: "api-docs",
+    apply: "build",
+    closeBundle() {
+      mkdirSync(to, { recursive: true });
+      for (const name of ["swagger-ui-bundle.js", "swagger-ui-bundle.js.LICENSE.txt", "swagger-ui.css", "LICENSE", "NOTICE"]) {
+        const text = readFileSync(join(from, name), "utf8").replace(/\n?(\/\/|\/\*)# sourceMappingURL=.*\s*$/, "\n");
+        writeFileSync(join(to, name === "LICENSE" || name === "NOTICE" ? `${name}.txt` : name), text);
+      }
+    },
+  };
+}
+
+/** The service worker with the list of all files, and build.json with a hash of the sources. */
 function offline(): Plugin {
   return {
     name: "offline",
@@ -78,7 +95,7 @@ function offline(): Plugin {
       const script = readFileSync(join(here, "sw.js"), "utf8");
       writeFileSync(join(out, "sw.js"), script.replace("__VERSION__", digest(files, out).slice(0, 16)).replace("__FILES__", JSON.stringify(list)));
       const sources = ["index.html", "package-lock.json", "sw.js", "vite.config.ts"].map((name) => join(here, name));
-      const all = [...sources, ...walk(join(here, "public")), ...walk(join(here, "src"))].filter((path) => !path.endsWith(".test.ts"));
+      const all = [...sources, stylesheet, ...walk(join(here, "public")), ...walk(join(here, "src"))];
       writeFileSync(join(out, "build.json"), `${JSON.stringify({ sources: digest(all, here) })}\n`);
     },
   };
@@ -86,10 +103,10 @@ function offline(): Plugin {
 
 export default defineConfig({
   base: "./",
-  plugins: [runtime(), offline()],
+  plugins: [runtime(), offline(), apiDocs()],
   worker: { format: "es" },
   resolve: { conditions: ["onnxruntime-web-use-extern-wasm", "module", "browser", "import", "default"] },
-  define: { __RUNTIME__: JSON.stringify({ glue, binary, bytes: packed.length }) },
+  define: { __RUNTIME__: JSON.stringify({ script: runtimeScript, binary, bytes: packed.length }) },
   build: { outDir: out, emptyOutDir: true, target: "es2022", modulePreload: false, assetsInlineLimit: 0 },
-  server: { proxy: { "/model": "http://127.0.0.1:8000" } },
+  server: { proxy: { "/model": "http://127.0.0.1:8000" }, fs: { allow: [join(here, "..")] } },
 });

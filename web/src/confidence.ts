@@ -1,4 +1,4 @@
-// How sure a caption is: the arithmetic of docs/confidence.md, on what the search and the encoder gave.
+// Calibrated confidence of a caption and its words, and the OOD score of a photo: the arithmetic of docs/confidence.md.
 
 export interface ConfidenceFile {
   format: string;
@@ -7,7 +7,7 @@ export interface ConfidenceFile {
   photos: { dimension: number; directions: number; mean: string; matrix: string; limit: number };
 }
 
-export interface Sureness {
+export interface CalibratedScores {
   words: number[];
   caption: number;
   ood_score: number;
@@ -26,30 +26,30 @@ export class Confidence {
     this.matrix = halves(file.photos.matrix);
   }
 
-  /** Above 1 a photo is unlike those the model learnt from. */
-  ood_score(pooled: Float32Array): number {
+  /** Above 1 a photo is unlike those the model was trained on. */
+  oodScore(pooled: Float32Array): number {
     const { directions, dimension, limit } = this.file.photos;
     let sum = 0;
     for (let row = 0; row < directions; row++) {
-      let along = 0;
-      for (let i = 0; i < dimension; i++) along += (pooled[i] - this.mean[i]) * this.matrix[row * dimension + i];
-      sum += along * along;
+      let projection = 0;
+      for (let i = 0; i < dimension; i++) projection += (pooled[i] - this.mean[i]) * this.matrix[row * dimension + i];
+      sum += projection * projection;
     }
     return Math.sqrt(sum / directions) / limit;
   }
 
-  judge(words: { text: string; probability: number }[], likelihood: number, ood_score: number): Sureness {
+  calibrate(words: { text: string; probability: number }[], likelihood: number, ood_score: number): CalibratedScores {
     const { intercept, slope, offsets } = this.file.words, captions = this.file.captions;
-    const chances = words.map(({ text, probability }) => {
+    const probabilities = words.map(({ text, probability }) => {
       const offset = Object.hasOwn(offsets, text) ? offsets[text] : 0;
       return sigmoid(intercept + slope * logit(probability) + offset);
     });
-    const content = chances.filter((_, place) => !this.functionWords.has(words[place].text));
-    const chosen = content.length ? content : chances;
+    const content = probabilities.filter((_, index) => !this.functionWords.has(words[index].text));
+    const chosen = content.length ? content : probabilities;
     const mean = chosen.length ? chosen.reduce((sum, value) => sum + value, 0) / chosen.length : 0;
     const log = Math.log(Math.max(likelihood, 1e-30));
     const caption = sigmoid(captions.intercept + captions.words * logit(mean) + captions.log_probability * log);
-    return { words: chances, caption, ood_score, unsure: ood_score > 1 || caption < captions.unsure_below };
+    return { words: probabilities, caption, ood_score, unsure: ood_score > 1 || caption < captions.unsure_below };
   }
 }
 
@@ -57,16 +57,16 @@ function sigmoid(value: number): number {
   return 1 / (1 + Math.exp(-Math.min(Math.max(value, -40), 40)));
 }
 
-function logit(chance: number): number {
-  const inside = Math.min(Math.max(chance, 1e-4), 1 - 1e-4);
-  return Math.log(inside / (1 - inside));
+function logit(probability: number): number {
+  const clamped = Math.min(Math.max(probability, 1e-4), 1 - 1e-4);
+  return Math.log(clamped / (1 - clamped));
 }
 
 /** base64 of little-endian half-precision numbers. */
 export function halves(text: string): Float32Array {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return Float32Array.from({ length: bytes.length >> 1 }, (_, place) => {
-    const bits = bytes[2 * place] | (bytes[2 * place + 1] << 8);
+  return Float32Array.from({ length: bytes.length >> 1 }, (_, index) => {
+    const bits = bytes[2 * index] | (bytes[2 * index + 1] << 8);
     const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
     return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : (sign * fraction) / 2 ** 24;
   });

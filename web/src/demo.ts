@@ -1,53 +1,52 @@
-// On the first screen the example is captioned for real, as soon as the model is there, and its words go round.
+// The first screen: once the model is loaded, it captions the example, then shows each word's heat map in turn.
 
-import { byId, calm, wait } from "./dom";
+import { byId, reducedMotion, wait } from "./dom";
 import type { Engine } from "./engine";
-import { Stage } from "./light";
-import type { Told } from "./messages";
-import { Reveal } from "./reveal";
+import { Overlay } from "./heatmap";
+import type { CaptionResult } from "./messages";
+import { Sentence } from "./sentence";
 
-const ROUNDS = 3, FIRST = 2600, WORD = 900, REST = 5000; // milliseconds
+const ROUNDS = 3, START_MS = 2600, WORD_MS = 900, PAUSE_MS = 5000;
 
 export class Demo {
-  private turn = 0; // counts starts and stops: whoever sees another number than its own is over
-  private told: Told | null = null;
+  private run = 0; // counts starts and stops: a run ends when this is no longer its own number
+  private result: CaptionResult | null = null;
   private readonly photo = document.querySelector<HTMLImageElement>("#demo-stage img")!;
-  private readonly stage = new Stage(byId("demo-stage"), this.photo);
-  private readonly reveal = new Reveal(byId("demo-words"), this.stage);
+  private readonly overlay = new Overlay(byId("demo-stage"), this.photo);
+  private readonly sentence = new Sentence(byId("demo-words"), this.overlay);
 
   constructor(private readonly engine: Engine) {}
 
   async play(): Promise<void> {
-    const mine = ++this.turn;
+    const run = ++this.run;
     await this.engine.ready;
     const file = await (await fetch(this.photo.src)).blob();
-    if (mine !== this.turn) return;
-    this.reveal.begin();
-    this.told ??= await this.engine.caption(file, null, (words, frame) => { if (mine === this.turn) this.reveal.live(words, frame); });
-    if (mine !== this.turn) return;
-    this.photo.alt = this.told.sentence;
-    await this.reveal.end(this.told.words, this.told.frame, this.told.unsure);
-    await wait(FIRST);
-    if (!calm()) await this.round(this.told, mine);
+    if (run !== this.run) return;
+    this.sentence.clear();
+    this.result ??= await this.engine.caption(file, null, (words, frame) => { if (run === this.run) this.sentence.showPartial(words, frame); });
+    if (run !== this.run) return;
+    this.photo.alt = this.result.sentence;
+    await this.sentence.showFinal(this.result.words, this.result.frame, this.result.unsure);
+    await wait(START_MS);
+    if (!reducedMotion()) await this.showWords(this.result, run);
   }
 
   stop(): void {
-    this.turn++;
+    this.run++;
   }
 
-  /** A few times through the words, then rest. */
-  private async round(told: Told, mine: number): Promise<void> {
+  private async showWords(result: CaptionResult, run: number): Promise<void> {
     for (let round = 0; round < ROUNDS; round++) {
-      for (const [place, word] of told.words.entries()) {
-        if (mine !== this.turn) return;
-        const element = this.reveal.elements[place];
-        element.classList.add("now");
-        this.stage.show(word.light, told.frame);
-        await wait(WORD);
-        element.classList.remove("now");
+      for (const [index, word] of result.words.entries()) {
+        if (run !== this.run) return;
+        const element = this.sentence.elements[index];
+        element.classList.add("current");
+        this.overlay.show(word.heatmap, result.frame);
+        await wait(WORD_MS);
+        element.classList.remove("current");
       }
-      if (mine === this.turn) this.stage.show(null);
-      await wait(REST);
+      if (run === this.run) this.overlay.show(null);
+      await wait(PAUSE_MS);
     }
   }
 }

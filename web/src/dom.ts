@@ -1,4 +1,4 @@
-// Small hands.
+// Small helpers for the document.
 
 export function byId<Kind extends HTMLElement = HTMLElement>(id: string): Kind {
   return document.getElementById(id) as Kind;
@@ -12,7 +12,7 @@ export function make<Name extends keyof HTMLElementTagNameMap>(kind: Name, name 
 }
 
 export const percent = (share: number) => (share < 0.005 ? "under 1%" : `${Math.round(100 * share)}%`);
-export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 export const wait = (milliseconds: number) => new Promise<void>((done) => setTimeout(done, milliseconds));
 
 /** A line with a bar and a number. */

@@ -1,31 +1,42 @@
-// The page's side of the worker: ask, and be told.
+// The two engines that caption a photo for the page: a model in a worker of this browser, or the server.
 
-import type { About, FromWorker, Told, ToWorker, Wish, Word } from "./messages";
+import type { Frame } from "./heatmap";
+import type { CaptionResult, FromWorker, ModelInfo, SliderOptions, ToWorker, Word } from "./messages";
+import { readable } from "./tokens";
 
-declare const __RUNTIME__: { glue: string; binary: string; bytes: number };
+declare const __RUNTIME__: { script: string; binary: string; bytes: number };
 
-type Live = (words: Word[], frame: number[]) => void;
+export type OnPartial = (words: Word[], frame: Frame) => void;
+export type OnProgress = (done: number, total: number) => void;
 
-interface Asked {
-  live?: Live;
+export interface Engine {
+  readonly ready: Promise<ModelInfo>;
+  /** A caption of a photo. The one requested before is dropped. */
+  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial): Promise<CaptionResult>;
+}
+
+// -- in the browser --------------------------------------------------------------------------------------------------
+
+interface Pending {
+  onPartial?: OnPartial;
   resolve: (value: any) => void;
   reject: (reason: Error) => void;
 }
 
-export class Engine {
-  readonly ready: Promise<About>;
+export class BrowserEngine implements Engine {
+  readonly ready: Promise<ModelInfo>;
   private readonly worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" });
-  private readonly asked = new Map<number, Asked>();
-  private last = 0;
+  private readonly pending = new Map<number, Pending>();
+  private lastId = 0;
 
-  constructor(progress: (done: number, whole: number) => void) {
-    const here = document.baseURI;
+  constructor(onProgress: OnProgress) {
+    const base = document.baseURI;
     this.ready = new Promise((resolve, reject) => {
       this.worker.addEventListener("message", ({ data }: MessageEvent<FromWorker>) => {
-        if (data.kind === "progress") progress(data.done, data.whole);
-        else if (data.kind === "ready") resolve(data.about);
+        if (data.kind === "progress") onProgress(data.done, data.total);
+        else if (data.kind === "ready") resolve(data.info);
         else if (data.kind === "broken") reject(new Error(data.reason));
-        else this.hear(data);
+        else this.receive(data);
       });
       this.worker.addEventListener("error", (event) => {
         event.preventDefault();
@@ -35,48 +46,126 @@ export class Engine {
     this.ready.catch(() => {});
     this.post({
       kind: "load",
-      places: {
-        model: new URL("model/", here).href, glue: new URL(__RUNTIME__.glue, here).href,
-        runtime: new URL(__RUNTIME__.binary, here).href, runtimeBytes: __RUNTIME__.bytes,
+      urls: {
+        model: new URL("model/", base).href, runtimeScript: new URL(__RUNTIME__.script, base).href,
+        runtime: new URL(__RUNTIME__.binary, base).href, runtimeBytes: __RUNTIME__.bytes,
       },
     });
   }
 
-  /** A caption of a photo; the one asked for before is given up. */
-  caption(file: Blob, wish: Wish | null, live?: Live): Promise<Told> {
-    this.giveUp();
-    return this.ask((id) => ({ kind: "caption", id, file, wish }), live);
+  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial): Promise<CaptionResult> {
+    for (const { reject } of this.pending.values()) reject(new Error("replaced by another photo"));
+    this.pending.clear();
+    return this.request((id) => ({ kind: "caption", id, file, options }), onPartial);
   }
 
-  /** What the network sees: RGB, row by row. For measuring. */
+  /** The square that the encoder takes: RGB, row by row. For tests and benchmarks. */
   square(file: Blob): Promise<Uint8ClampedArray> {
-    return this.ask((id) => ({ kind: "pixels", id, file }));
+    return this.request((id) => ({ kind: "pixels", id, file }));
   }
 
-  private giveUp(): void {
-    for (const { reject } of this.asked.values()) reject(new Error("another photo came first"));
-    this.asked.clear();
-  }
-
-  private ask<Answer>(message: (id: number) => ToWorker, live?: Live): Promise<Answer> {
-    const id = ++this.last;
+  private request<Value>(message: (id: number) => ToWorker, onPartial?: OnPartial): Promise<Value> {
+    const id = ++this.lastId;
     return new Promise((resolve, reject) => {
-      this.asked.set(id, { live, resolve, reject });
+      this.pending.set(id, { onPartial, resolve, reject });
       this.post(message(id));
     });
   }
 
-  private hear(message: Exclude<FromWorker, { kind: "progress" | "ready" | "broken" }>): void {
-    const asked = this.asked.get(message.id);
-    if (!asked) return;
-    if (message.kind === "live") return asked.live?.(message.words, message.frame);
-    this.asked.delete(message.id);
-    if (message.kind === "told") asked.resolve(message.told);
-    else if (message.kind === "square") asked.resolve(message.square);
-    else asked.reject(new Error(message.reason));
+  private receive(message: Exclude<FromWorker, { kind: "progress" | "ready" | "broken" }>): void {
+    const pending = this.pending.get(message.id);
+    if (!pending) return;
+    if (message.kind === "partial") return pending.onPartial?.(message.words, message.frame);
+    this.pending.delete(message.id);
+    if (message.kind === "result") pending.resolve(message.result);
+    else if (message.kind === "square") pending.resolve(message.square);
+    else pending.reject(new Error(message.reason));
   }
 
   private post(message: ToWorker): void {
     this.worker.postMessage(message);
   }
+}
+
+// -- on the server ---------------------------------------------------------------------------------------------------
+
+const ATTEMPTS = 3;
+
+interface Health {
+  model: string;
+  token_required: boolean;
+  beam: number;
+  limits: { max_bytes: number };
+}
+
+export class TokenError extends Error {}
+
+/** POST /v1/explain of the server that this page came from. */
+export class ServerEngine implements Engine {
+  readonly ready: Promise<ModelInfo>;
+  private controller: AbortController | null = null;
+  private maxBytes = Infinity;
+  tokenRequired = false;
+
+  constructor(private readonly token: () => string, private readonly onBusy: () => void) {
+    this.ready = this.readHealth();
+    this.ready.catch(() => {});
+  }
+
+  async caption(file: Blob, options: SliderOptions | null): Promise<CaptionResult> {
+    this.controller?.abort(new Error("replaced by another photo"));
+    const { signal } = (this.controller = new AbortController());
+    if (file.size > this.maxBytes) throw new Error(`this photo has ${megabytes(file.size)}; the server takes ${megabytes(this.maxBytes)}: shrink it first`);
+    const form = new FormData();
+    form.append("photos", file, file instanceof File ? file.name : "photo");
+    for (const [name, value] of Object.entries(fieldsOf(options))) form.append(name, String(value));
+    for (let attempt = 1; ; attempt++) {
+      const response = await this.post(form, signal), content = await response.json();
+      if (response.ok) return resultOf(content.explanations[0]);
+      if (response.status === 401) throw new TokenError(this.token() ? "this is not the server’s token" : "the server needs a token first");
+      if (response.status !== 429 || attempt === ATTEMPTS) throw new Error(content.error);
+      this.onBusy();
+      await new Promise((done) => setTimeout(done, 1000 * Math.min(10, Number(response.headers.get("Retry-After")) || 1)));
+    }
+  }
+
+  private async readHealth(): Promise<ModelInfo> {
+    const health = (await (await fetch("healthz")).json()) as Health;
+    this.maxBytes = health.limits.max_bytes - 4096; // the form around the photo needs a little
+    this.tokenRequired = health.token_required;
+    const description = `The photo is sent to this server, whose model is “${health.model}”, stays in its memory while it is captioned, and is not stored.`;
+    return { beam: health.beam, description };
+  }
+
+  private async post(form: FormData, signal: AbortSignal): Promise<Response> {
+    const headers: Record<string, string> = this.token() ? { Authorization: `Bearer ${this.token()}` } : {};
+    try {
+      return await fetch("v1/explain", { method: "POST", body: form, headers, signal });
+    } catch (error) {
+      throw signal.aborted ? signal.reason : new Error(error instanceof TypeError ? "the server cannot be reached: is it still running?" : String(error));
+    }
+  }
+}
+
+const megabytes = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
+
+function fieldsOf(options: SliderOptions | null): Record<string, unknown> {
+  if (!options) return {};
+  if (!options.temperature) return { beam: options.beam };
+  return { sample: true, temperature: options.temperature, seed: Math.floor(2 ** 31 * Math.random()) };
+}
+
+/** The server's JSON as the page's own type. */
+function resultOf(answer: any): CaptionResult {
+  return {
+    ...answer,
+    text: answer.caption,
+    ood_score: answer.ood_score ?? null,
+    words: answer.words.map((word: any) => ({
+      attention: null, ...word, heatmap: word.heat_map ?? null, gate: word.gate ?? null, confidence: word.confidence ?? word.probability,
+      alternatives: word.alternatives.map((other: any) => ({ text: readable(other.text), probability: other.probability })),
+    })),
+    others: (answer.others ?? []).map((other: any) => ({ text: other.caption, confidence: other.confidence })),
+    seconds: { photo: 0, encoder: 0, words: 0 },
+  };
 }

@@ -1,19 +1,19 @@
-// What the page and its worker say to each other.
+// The data that the page, its worker and the server exchange.
 
-import type { Places } from "./model";
-import type { Grid } from "./light";
+import type { Frame, Grid } from "./heatmap";
+import type { ModelUrls } from "./model";
 
 export interface Word {
   text: string;
   probability: number;
-  confidence: number; // calibrated where the model was, else the probability
-  light: Grid | null; // where it looked, scaled to be drawn
-  attention: Grid | null; // the same, as the model gave it
+  confidence: number; // calibrated where the model is, else the probability
+  attention: Grid | null; // as the model gave it
+  heatmap: Grid | null; // the same, scaled to be drawn
   gate: number | null;
-  runners: { text: string; probability: number }[];
+  alternatives: { text: string; probability: number }[];
 }
 
-export interface Told {
+export interface CaptionResult {
   text: string;
   sentence: string;
   words: Word[];
@@ -24,38 +24,31 @@ export interface Told {
   certainty: string;
   finished: boolean;
   others: { text: string; confidence: number }[];
-  frame: number[];
+  frame: Frame;
   seconds: { photo: number; encoder: number; words: number };
 }
 
-export interface About {
-  encoder: string;
-  decoder: string;
-  parameters: number;
-  precision: string;
-  weights: string;
-  licence: string;
-  beam: number;
-  megabytes: number;
-  threads: number;
-  calibrated: boolean;
+export interface ModelInfo {
+  beam: number; // the model's default
+  description: string; // one sentence for the foot of the page
 }
 
-export interface Wish {
+/** What the sliders choose; `temperature` 0 is beam search, above 0 sampling. */
+export interface SliderOptions {
   beam: number;
-  temperature: number; // 0: the best caption; above: one drawn
+  temperature: number;
 }
 
 export type ToWorker =
-  | { kind: "load"; places: Places }
-  | { kind: "caption"; id: number; file: Blob; wish: Wish | null }
+  | { kind: "load"; urls: ModelUrls }
+  | { kind: "caption"; id: number; file: Blob; options: SliderOptions | null }
   | { kind: "pixels"; id: number; file: Blob };
 
 export type FromWorker =
-  | { kind: "progress"; done: number; whole: number }
-  | { kind: "ready"; about: About }
+  | { kind: "progress"; done: number; total: number }
+  | { kind: "ready"; info: ModelInfo }
   | { kind: "broken"; reason: string }
-  | { kind: "live"; id: number; words: Word[]; frame: number[] }
-  | { kind: "told"; id: number; told: Told }
+  | { kind: "partial"; id: number; words: Word[]; frame: Frame }
+  | { kind: "result"; id: number; result: CaptionResult }
   | { kind: "square"; id: number; square: Uint8ClampedArray }
   | { kind: "failed"; id: number; reason: string };

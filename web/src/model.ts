@@ -1,9 +1,9 @@
-// The exported model (docs/export.md): fetched once, kept for offline, run by ONNX Runtime.
+// The exported model (docs/export.md): fetched once, cached for offline use, run by ONNX Runtime.
 
 import * as ort from "onnxruntime-web/wasm";
 import { Confidence, type ConfidenceFile } from "./confidence";
 import type { Preprocess } from "./resample";
-import type { Decoder, Stepped } from "./search";
+import type { Decoder, StepOutput } from "./search";
 import type { Tokenizer } from "./tokens";
 
 type Tensors = Record<string, [type: string, shape: (number | string)[]]>;
@@ -23,16 +23,16 @@ export interface Manifest {
   tokenizer: Tokenizer;
 }
 
-export interface Places {
-  model: string; // addresses: the model's folder,
-  glue: string; // ONNX Runtime's script, from which it also starts its threads,
-  runtime: string; // and its WebAssembly, gzipped
+export interface ModelUrls {
+  model: string; // the folder of the exported model
+  runtimeScript: string; // ONNX Runtime's script, from which it also starts its threads
+  runtime: string; // its WebAssembly, gzipped
   runtimeBytes: number;
 }
 
-export type Progress = (done: number, whole: number) => void;
+export type Progress = (done: number, total: number) => void;
 
-const FORMAT = "sightline-onnx-1", KEPT = "sightline-model";
+const FORMAT = "sightline-onnx-1", CACHE = "sightline-model";
 
 export class Model {
   private constructor(
@@ -42,29 +42,29 @@ export class Model {
     readonly threads: number,
   ) {}
 
-  static async load(places: Places, progress: Progress): Promise<Model> {
-    const kept = await openKept();
-    const manifest = (await fetchJson(`${places.model}sightline.json`, kept)) as Manifest;
+  static async load(urls: ModelUrls, progress: Progress): Promise<Model> {
+    const cache = await openCache();
+    const manifest = (await fetchJson(`${urls.model}sightline.json`, cache)) as Manifest;
     if (manifest.format !== FORMAT) throw new Error(`the model has the format “${manifest.format}”, this page reads “${FORMAT}”: export it again`);
-    const calibration = fetchJson(`${places.model}confidence.json`, kept).catch(() => null);
+    const calibration = fetchJson(`${urls.model}confidence.json`, cache).catch(() => null);
     const names = ["encoder", "start", "step"] as const;
-    const whole = places.runtimeBytes + names.reduce((sum, name) => sum + manifest.graphs[name].bytes, 0);
+    const total = urls.runtimeBytes + names.reduce((sum, name) => sum + manifest.graphs[name].bytes, 0);
     let done = 0;
-    const more = (bytes: number) => progress((done += bytes), whole);
+    const more = (bytes: number) => progress((done += bytes), total);
     const wanted = new Set<string>();
     const [runtime, ...graphs] = await Promise.all([
-      fetchBytes(places.runtime, more).then(unpacked),
-      ...names.map((name) => fetchGraph(places.model, name, manifest, kept, wanted, more)),
+      fetchBytes(urls.runtime, more).then(gunzip),
+      ...names.map((name) => fetchGraph(urls.model, name, manifest, cache, wanted, more)),
     ]);
-    forget(kept, wanted, places.model).catch(() => {});
+    deleteOld(cache, wanted, urls.model).catch(() => {});
     ort.env.wasm.wasmBinary = runtime;
-    ort.env.wasm.wasmPaths = { mjs: places.glue };
+    ort.env.wasm.wasmPaths = { mjs: urls.runtimeScript };
     // One core is left to the page: threads that wait for each other on a busy machine are slower than one alone.
     ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.max(1, Math.min(4, (navigator.hardwareConcurrency || 1) - 1)) : 1;
     ort.env.logLevel = "error";
     const sessions: Partial<Record<(typeof names)[number], ort.InferenceSession>> = {};
-    for (const [place, name] of names.entries()) {
-      sessions[name] = await ort.InferenceSession.create(graphs[place], { executionProviders: ["wasm"], logSeverityLevel: 3 });
+    for (const [index, name] of names.entries()) {
+      sessions[name] = await ort.InferenceSession.create(graphs[index], { executionProviders: ["wasm"], logSeverityLevel: 3 });
     }
     const file = (await calibration) as ConfidenceFile | null;
     return new Model(manifest, file && new Confidence(file), sessions as Required<typeof sessions>, ort.env.wasm.numThreads);
@@ -75,14 +75,14 @@ export class Model {
     return this.sessions.encoder.run({ pixels: new ort.Tensor("float32", pixels, [1, 3, size, size]) }, ["grid", "pooled"]);
   }
 
-  async start(features: Record<string, ort.Tensor>): Promise<Steps> {
+  async start(features: Record<string, ort.Tensor>): Promise<StepDecoder> {
     const inputs = Object.fromEntries(Object.keys(this.manifest.graphs.start.inputs).map((name) => [name, features[name]]));
-    return new Steps(this.sessions.step, this.manifest, await this.sessions.start.run(inputs));
+    return new StepDecoder(this.sessions.step, this.manifest, await this.sessions.start.run(inputs));
   }
 }
 
 /** The `step` graph and the state of one photo's captions. */
-class Steps implements Decoder {
+class StepDecoder implements Decoder {
   readonly vocabulary: number;
   private readonly photo: Record<string, ort.Tensor> = {};
   private beam: Record<string, ort.Tensor> = {};
@@ -95,7 +95,7 @@ class Steps implements Decoder {
     this.wanted = outputs.filter((name) => name.startsWith("next.") || ["logits", "attention", "gate"].includes(name));
   }
 
-  async step(tokens: number[]): Promise<Stepped> {
+  async step(tokens: number[]): Promise<StepOutput> {
     const token = new ort.Tensor("int64", BigInt64Array.from(tokens, BigInt), [tokens.length]);
     const found = await this.session.run({ token, ...this.photo, ...this.beam }, this.wanted);
     this.beam = Object.fromEntries(Object.keys(this.beam).map((name) => [name, found[name.replace("beam.", "next.")]]));
@@ -105,9 +105,9 @@ class Steps implements Decoder {
 
   reorder(rows: number[]): void {
     for (const [name, value] of Object.entries(this.beam)) {
-      const own = value.data as Float32Array, size = own.length / value.dims[0];
+      const data = value.data as Float32Array, size = data.length / value.dims[0];
       const moved = new Float32Array(rows.length * size);
-      rows.forEach((row, place) => moved.set(own.subarray(row * size, (row + 1) * size), place * size));
+      rows.forEach((row, index) => moved.set(data.subarray(row * size, (row + 1) * size), index * size));
       this.beam[name] = new ort.Tensor("float32", moved, [rows.length, ...value.dims.slice(1)]);
     }
   }
@@ -115,45 +115,45 @@ class Steps implements Decoder {
 
 // -- files -----------------------------------------------------------------------------------------------------------
 
-/** What this page keeps for offline; none where the browser allows none (plain http from another machine). */
-async function openKept(): Promise<Cache | null> {
+/** The cache for offline use; null where the browser has none (plain http from another machine). */
+async function openCache(): Promise<Cache | null> {
   try {
-    return await caches.open(KEPT);
+    return await caches.open(CACHE);
   } catch {
     return null;
   }
 }
 
-/** From the network if it answers, so that another model is noticed; else what was kept. */
-async function fetchJson(address: string, kept: Cache | null): Promise<unknown> {
+/** From the network if it answers, so that a new model is noticed; otherwise from the cache. */
+async function fetchJson(address: string, cache: Cache | null): Promise<unknown> {
   try {
     const answer = await fetch(address, { cache: "no-cache" });
     if (answer.ok) {
-      await kept?.put(address, answer.clone()).catch(() => {});
+      await cache?.put(address, answer.clone()).catch(() => {});
       return await answer.json();
     }
-    if (answer.status === 404) await kept?.delete(address); // it has none any more
+    if (answer.status === 404) await cache?.delete(address); // the server no longer has it
   } catch {
     /* offline */
   }
-  const old = await kept?.match(address);
-  if (!old) throw new Error(`${address.split("/").pop()} could not be fetched`);
-  return old.json();
+  const cached = await cache?.match(address);
+  if (!cached) throw new Error(`${address.split("/").pop()} could not be fetched`);
+  return cached.json();
 }
 
 async function fetchGraph(
-  folder: string, name: "encoder" | "start" | "step", manifest: Manifest, kept: Cache | null, wanted: Set<string>, more: (bytes: number) => void,
+  folder: string, name: "encoder" | "start" | "step", manifest: Manifest, cache: Cache | null, wanted: Set<string>, more: (bytes: number) => void,
 ): Promise<Uint8Array> {
   const { sha256, bytes } = manifest.graphs[name], address = `${folder}${name}.onnx`, key = `${address}?${sha256}`;
   wanted.add(key);
-  const old = await kept?.match(key);
-  if (old) {
+  const cached = await cache?.match(key);
+  if (cached) {
     more(bytes);
-    return new Uint8Array(await old.arrayBuffer());
+    return new Uint8Array(await cached.arrayBuffer());
   }
   const data = await fetchBytes(address, more);
   if (data.length !== bytes || !(await hasHash(data, sha256))) throw new Error(`${name}.onnx is not the file that sightline.json names: load the page again`);
-  await kept?.put(key, new Response(data as BodyInit)).catch(() => {}); // no room: then not offline
+  await cache?.put(key, new Response(data as BodyInit)).catch(() => {}); // no space left: not available offline
   return data;
 }
 
@@ -166,21 +166,21 @@ async function fetchBytes(address: string, more: (bytes: number) => void): Promi
     parts.push(part.value);
     more(part.value.length);
   }
-  return joined(parts);
+  return concatenate(parts);
 }
 
-function joined(parts: Uint8Array[]): Uint8Array {
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+function concatenate(parts: Uint8Array[]): Uint8Array {
+  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {
-    whole.set(part, at);
+    joined.set(part, at);
     at += part.length;
   }
-  return whole;
+  return joined;
 }
 
-/** Gunzipped, unless a helpful server did that on the way. */
-async function unpacked(data: Uint8Array): Promise<ArrayBuffer> {
+/** Gunzipped, unless the server already did that. */
+async function gunzip(data: Uint8Array): Promise<ArrayBuffer> {
   if (data[0] !== 0x1f || data[1] !== 0x8b) return data.buffer as ArrayBuffer;
   const stream = new Blob([data as BlobPart]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
@@ -192,9 +192,9 @@ async function hasHash(data: Uint8Array, expected: string): Promise<boolean> {
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === expected;
 }
 
-/** What an earlier model left. */
-async function forget(kept: Cache | null, wanted: Set<string>, folder: string): Promise<void> {
-  for (const { url } of (await kept?.keys()) ?? []) {
-    if (url.startsWith(folder) && url.includes(".onnx?") && !wanted.has(url)) await kept?.delete(url);
+/** Delete the files of earlier models. */
+async function deleteOld(cache: Cache | null, wanted: Set<string>, folder: string): Promise<void> {
+  for (const { url } of (await cache?.keys()) ?? []) {
+    if (url.startsWith(folder) && url.includes(".onnx?") && !wanted.has(url)) await cache?.delete(url);
   }
 }

@@ -1,5 +1,5 @@
 // Pillow's resampling, to the bit: two passes, each with whole-number weights and rounded to 8 bits.
-// docs/export.md has the arithmetic. A canvas' own scaling gives other pixels, and with them now and then another word.
+// docs/export.md has the arithmetic. A canvas scales differently, which now and then changes a word of the caption.
 
 export type Box = [left: number, top: number, right: number, bottom: number];
 
@@ -12,19 +12,19 @@ export interface Preprocess {
   interpolation: "bilinear" | "bicubic";
 }
 
-/** Rows `from` to `to` of a picture, as RGBA; whatever is transparent already lies on white. */
+/** Rows `from` to `to` of a picture, as RGBA, blended onto white. */
 export type Rows = (from: number, to: number) => Uint8ClampedArray;
 
 interface Weights {
   first: Int32Array; // of each output pixel: the first input it takes
   count: Int32Array;
-  values: Int32Array[]; // 22 bits behind the point
+  values: Int32Array[]; // fixed point, 22 fractional bits
 }
 
 const BITS = 22;
-const STRIP = 256; // rows read at once: a photo of 48 megapixels never lies in memory as a whole
+const STRIP = 256; // rows read at once: a photo of 48 megapixels is never decoded to RGB as a whole
 
-/** The part of a photo that the encoder sees, in its pixels. */
+/** The part of a photo that the encoder takes, in pixels. */
 export function boxOf(width: number, height: number, how: Preprocess): Box {
   if (how.fit === "squash") return [0, 0, width, height];
   const scale = how.resize / Math.min(width, height);
@@ -59,12 +59,12 @@ export function resample(rows: Rows, width: number, height: number, how: Preproc
 
 /** Channels first, red first, normalised as the network was trained. */
 export function normalise(square: Uint8ClampedArray, how: Preprocess): Float32Array {
-  const places = how.size * how.size, pixels = new Float32Array(3 * places);
+  const area = how.size * how.size, pixels = new Float32Array(3 * area);
   for (let channel = 0; channel < 3; channel++) {
     const mean = Math.fround(how.mean[channel]), std = Math.fround(how.std[channel]);
-    for (let place = 0; place < places; place++) {
-      const value = Math.fround(square[3 * place + channel] / 255);
-      pixels[channel * places + place] = Math.fround(value - mean) / std;
+    for (let index = 0; index < area; index++) {
+      const value = Math.fround(square[3 * index + channel] / 255);
+      pixels[channel * area + index] = Math.fround(value - mean) / std;
     }
   }
   return pixels;
@@ -98,12 +98,12 @@ function rowsTo(input: Uint8ClampedArray, width: number, height: number, by: Wei
   const output = new Uint8ClampedArray(size * height * 3);
   for (let y = 0, at = 0; y < height; y++) {
     for (let x = 0; x < size; x++, at += 3) {
-      const own = by.values[x];
+      const values = by.values[x];
       let red = 1 << (BITS - 1), green = red, blue = red;
-      for (let i = 0, from = 3 * (y * width + by.first[x]); i < own.length; i++, from += 3) {
-        red += own[i] * input[from];
-        green += own[i] * input[from + 1];
-        blue += own[i] * input[from + 2];
+      for (let i = 0, from = 3 * (y * width + by.first[x]); i < values.length; i++, from += 3) {
+        red += values[i] * input[from];
+        green += values[i] * input[from + 1];
+        blue += values[i] * input[from + 2];
       }
       output[at] = red >> BITS; // the array itself clamps
       output[at + 1] = green >> BITS;
@@ -122,8 +122,8 @@ function columnsTo(rows: Rows, width: number, by: Weights, size: number, channel
     for (let y = 0; y < size; y++) {
       const begin = Math.max(from, by.first[y]), end = Math.min(to, by.first[y] + by.count[y]);
       for (let row = begin; row < end; row++) {
-        const weight = by.values[y][row - by.first[y]], own = (row - from) * line;
-        for (let x = 0, at = y * line; x < line; x++, at++) sums[at] += weight * strip[own + x];
+        const weight = by.values[y][row - by.first[y]], start = (row - from) * line;
+        for (let x = 0, at = y * line; x < line; x++, at++) sums[at] += weight * strip[start + x];
       }
     }
   }

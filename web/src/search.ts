@@ -1,4 +1,4 @@
-// From a photo's state to captions: the beam search and the sampling of src/sightline/decoding/, for one photo.
+// Beam search and sampling for one photo, as in src/sightline/decoding/.
 
 import { END, PAD, START, UNKNOWN } from "./tokens";
 
@@ -9,37 +9,37 @@ export interface Options {
   min_length: number; // counts neither
   no_repeat_ngram: number;
   allow_unknown: boolean;
-  temperature: number; // 0: search; above: draw
+  temperature: number; // 0: beam search; above: sampling
 }
 
-export interface Stepped {
+export interface StepOutput {
   logits: Float32Array; // rows × vocabulary
-  attention?: Float32Array; // rows × places
+  attention?: Float32Array; // rows × grid cells
   gate?: Float32Array; // rows
 }
 
-/** The decoder: it keeps its own state, one row for each caption in the making. */
+/** The decoder and its state: one row for each hypothesis. */
 export interface Decoder {
   vocabulary: number;
-  step(tokens: number[]): Promise<Stepped>;
-  /** Row i goes on from what row `rows[i]` was. */
+  step(tokens: number[]): Promise<StepOutput>;
+  /** Row i continues from row `rows[i]`. */
   reorder(rows: number[]): void;
 }
 
-export interface Runner {
+export interface Alternative {
   token: number;
   probability: number;
 }
 
-/** One token more of a caption; the chain back to the first is the caption. */
-interface Link {
-  before: Link | null;
+/** The last token of a hypothesis, with a backpointer to the token before it. */
+interface Node {
+  previous: Node | null;
   token: number;
   logProb: number;
   length: number;
   attention?: Float32Array;
   gate?: number;
-  runners: Runner[];
+  alternatives: Alternative[];
 }
 
 export interface Hypothesis {
@@ -49,81 +49,77 @@ export interface Hypothesis {
   finished: boolean;
   attention: (Float32Array | undefined)[];
   gate: (number | undefined)[];
-  runners: Runner[][];
+  alternatives: Alternative[][];
 }
 
-interface Ended {
-  link: Link | null;
+interface Finished {
+  last: Node | null;
   endLogProb: number;
   score: number;
 }
 
-type Live = (hypothesis: Hypothesis) => void | Promise<void>;
+type OnPartial = (hypothesis: Hypothesis) => void | Promise<void>;
 
-const RUNNERS = 5;
+const ALTERNATIVES = 5;
 const { fround } = Math;
 
-/** The best caption first, then the runners-up: exactly what `sightline caption` says, whatever else is asked for. */
-export async function search(decoder: Decoder, options: Options, others: number, live?: Live): Promise<Hypothesis[]> {
-  const { beam, length_penalty: penalty, max_length: longest } = options;
-  const finished: Ended[] = [];
-  let rows: (Link | null)[] = [null], totals = [0], tokens = [START];
-  let answer: Hypothesis | null = null;
+/** Up to `count` captions, best first. The first is exactly that of `sightline caption`, whatever `count` is. */
+export async function search(decoder: Decoder, options: Options, count: number, onPartial?: OnPartial): Promise<Hypothesis[]> {
+  const { beam, length_penalty: penalty, max_length: longest } = options, { vocabulary } = decoder;
+  const finished: Finished[] = [];
+  let rows: (Node | null)[] = [null], totals = [0], tokens = [START];
+  let best: Hypothesis | null = null;
   for (let length = 0; length < longest - 1; length++) {
-    const given = await decoder.step(tokens);
-    const vocabulary = decoder.vocabulary;
-    const logProbs = rows.map((row, place) =>
-      forbid(logSoftmax(given.logits.subarray(place * vocabulary, (place + 1) * vocabulary)), row, length, options));
-    const candidates = greatest(logProbs, totals, 2 * beam);
+    const output = await decoder.step(tokens);
+    const logProbs = rows.map((row, index) =>
+      forbid(logSoftmax(output.logits.subarray(index * vocabulary, (index + 1) * vocabulary)), row, length, options));
+    const candidates = topK(logProbs, totals, 2 * beam);
     candidates.slice(0, beam).forEach(({ row, token, total }) => {
       if (token !== END) return;
-      finished.push({ link: rows[row], endLogProb: logProbs[row][END], score: fround(total / (length + 1) ** penalty) });
+      finished.push({ last: rows[row], endLogProb: logProbs[row][END], score: fround(total / (length + 1) ** penalty) });
     });
     finished.sort((one, other) => other.score - one.score).splice(beam); // sorting keeps equals in order
-    const runners = logProbs.map((own) => lazily(() => greatest([own], [0], RUNNERS + 1)));
-    const going = candidates.filter(({ token }) => token !== END).slice(0, beam);
-    const links = going.map(({ row, token }) => link(rows[row], token, logProbs[row][token], given, row, rows.length, runners[row]()));
-    const best = going.length ? going[0].total : -Infinity;
-    const settled = (count: number) => {
-      if (finished.length < count) return !going.length;
-      const asked = finished[count - 1].score;
-      return asked >= fround(best / (longest - 1) ** penalty)
-        || (finished.length === beam && asked >= fround(best / (length + 2) ** penalty));
+    const alternatives = logProbs.map((row) => lazily(() => topK([row], [0], ALTERNATIVES + 1)));
+    const open = candidates.filter(({ token }) => token !== END).slice(0, beam);
+    const nodes = open.map(({ row, token }) => append(rows[row], token, logProbs[row][token], output, row, rows.length, alternatives[row]()));
+    const bestOpen = open.length ? open[0].total : -Infinity;
+    const settled = (wanted: number) => { // no open hypothesis can still change the best `wanted`
+      if (finished.length < wanted) return !open.length;
+      const { score } = finished[wanted - 1];
+      return score >= fround(bestOpen / (longest - 1) ** penalty)
+        || (finished.length === beam && score >= fround(bestOpen / (length + 2) ** penalty));
     };
-    if (answer === null && settled(1)) answer = finished.length ? told(finished[0]) : null;
-    if (settled(Math.min(others, beam)) || !going.length || length === longest - 2) {
-      rows = links;
-      totals = going.map(({ total }) => total);
-      break;
-    }
-    if (live && answer === null) await live(cut(links[0], 0));
-    if (beam > 1) decoder.reorder(going.map(({ row }) => row));
-    [rows, totals, tokens] = [links, going.map(({ total }) => total), going.map(({ token }) => token)];
+    if (best === null && settled(1)) best = finished.length ? finishedHypothesis(finished[0]) : null;
+    [rows, totals] = [nodes, open.map(({ total }) => total)];
+    if (settled(Math.min(count, beam)) || !open.length || length === longest - 2) break;
+    if (onPartial && best === null) await onPartial(openHypothesis(nodes[0], 0));
+    if (beam > 1) decoder.reorder(open.map(({ row }) => row));
+    tokens = open.map(({ token }) => token);
   }
-  const ended = finished.map(told);
-  const unfinished = rows.map((row, place) => cut(row, fround(totals[place] / (longest - 1) ** penalty)));
-  const found = [...ended, ...(ended.length && answer ? [] : unfinished.sort((one, other) => other.score - one.score))];
+  const ended = finished.map(finishedHypothesis);
+  const cut = rows.map((row, index) => openHypothesis(row, fround(totals[index] / (longest - 1) ** penalty)));
+  const found = [...ended, ...(ended.length && best ? [] : cut.sort((one, other) => other.score - one.score))];
   if (!found.length) throw new Error("the model gives no usable probabilities: its files are damaged");
-  const first = answer ?? found[0];
+  const first = best ?? found[0];
   const rest = found.filter((other) => other.tokens.join() !== first.tokens.join());
-  return [first, ...rest].slice(0, Math.max(1, others));
+  return [first, ...rest].slice(0, Math.max(1, count));
 }
 
-/** One caption drawn at `options.temperature`; `chance` gives numbers from 0 to 1. */
-export async function draw(decoder: Decoder, options: Options, chance: () => number, live?: Live): Promise<Hypothesis> {
+/** One caption sampled at `options.temperature`; `random` gives numbers from 0 to 1. */
+export async function sample(decoder: Decoder, options: Options, random: () => number, onPartial?: OnPartial): Promise<Hypothesis> {
   const { length_penalty: penalty, max_length: longest } = options;
-  let row: Link | null = null, total = 0, token = START;
+  let row: Node | null = null, total = 0, token = START;
   for (let length = 0; length < longest - 1; length++) {
-    const given = await decoder.step([token]);
-    const logProbs = forbid(logSoftmax(given.logits), row, length, options);
+    const output = await decoder.step([token]);
+    const logProbs = forbid(logSoftmax(output.logits), row, length, options);
     const weights = logSoftmax(logProbs.map((value) => value / options.temperature)).map(Math.exp);
-    token = drawn(weights, chance());
+    token = sampleIndex(weights, random());
     total = fround(total + logProbs[token]);
-    if (token === END) return told({ link: row, endLogProb: logProbs[END], score: fround(total / (length + 1) ** penalty) });
-    row = link(row, token, logProbs[token], given, 0, 1, greatest([logProbs], [0], RUNNERS + 1));
-    if (live) await live(cut(row, 0));
+    if (token === END) return finishedHypothesis({ last: row, endLogProb: logProbs[END], score: fround(total / (length + 1) ** penalty) });
+    row = append(row, token, logProbs[token], output, 0, 1, topK([logProbs], [0], ALTERNATIVES + 1));
+    if (onPartial) await onPartial(openHypothesis(row, 0));
   }
-  return cut(row, fround(total / (longest - 1) ** penalty));
+  return openHypothesis(row, fround(total / (longest - 1) ** penalty));
 }
 
 export function logSoftmax(logits: Float32Array): Float32Array {
@@ -137,7 +133,7 @@ export function logSoftmax(logits: Float32Array): Float32Array {
 }
 
 /** Sets what may not come next to -∞, in place. */
-function forbid(logProbs: Float32Array, row: Link | null, length: number, options: Options): Float32Array {
+function forbid(logProbs: Float32Array, row: Node | null, length: number, options: Options): Float32Array {
   const size = options.no_repeat_ngram, ending = logProbs[END];
   logProbs[PAD] = logProbs[START] = -Infinity;
   if (!options.allow_unknown) logProbs[UNKNOWN] = -Infinity;
@@ -159,40 +155,40 @@ interface Candidate {
 }
 
 /** The `count` greatest of total + log-probability over all rows, greatest first; of equals the first one first. */
-function greatest(logProbs: Float32Array[], totals: number[], count: number): Candidate[] {
+function topK(logProbs: Float32Array[], totals: number[], count: number): Candidate[] {
   const found: Candidate[] = [];
-  logProbs.forEach((own, row) => {
-    for (let token = 0; token < own.length; token++) {
-      const total = fround(totals[row] + own[token]);
+  logProbs.forEach((values, row) => {
+    for (let token = 0; token < values.length; token++) {
+      const total = fround(totals[row] + values[token]);
       if (!(total > -Infinity) || (found.length === count && total <= found[count - 1].total)) continue;
-      let place = found.length;
-      while (place > 0 && found[place - 1].total < total) place--;
-      found.splice(place, 0, { row, token, total });
+      let index = found.length;
+      while (index > 0 && found[index - 1].total < total) index--;
+      found.splice(index, 0, { row, token, total });
       if (found.length > count) found.pop();
     }
   });
   return found;
 }
 
-function drawn(weights: Float32Array, chance: number): number {
-  let whole = 0, heap = 0, last = 0;
-  for (const weight of weights) whole += weight;
-  for (let token = 0; token < weights.length; token++) {
-    heap += weights[token];
-    if (weights[token] > 0) last = token;
-    if (heap > chance * whole) return token;
+function sampleIndex(weights: Float32Array, random: number): number {
+  let total = 0, sum = 0, last = 0;
+  for (const weight of weights) total += weight;
+  for (let index = 0; index < weights.length; index++) {
+    sum += weights[index];
+    if (weights[index] > 0) last = index;
+    if (sum > random * total) return index;
   }
   return last;
 }
 
-function link(
-  before: Link | null, token: number, logProb: number, given: Stepped, row: number, rows: number, likely: Candidate[],
-): Link {
-  const { attention, gate } = given, places = attention ? attention.length / rows : 0;
+function append(
+  previous: Node | null, token: number, logProb: number, output: StepOutput, row: number, rows: number, likely: Candidate[],
+): Node {
+  const { attention, gate } = output, cells = attention ? attention.length / rows : 0;
   return {
-    before, token, logProb, length: (before?.length ?? 0) + 1, gate: gate?.[row],
-    attention: attention?.slice(row * places, (row + 1) * places),
-    runners: likely.filter((other) => other.token !== token).slice(0, RUNNERS)
+    previous, token, logProb, length: (previous?.length ?? 0) + 1, gate: gate?.[row],
+    attention: attention?.slice(row * cells, (row + 1) * cells),
+    alternatives: likely.filter((other) => other.token !== token).slice(0, ALTERNATIVES)
       .map((other) => ({ token: other.token, probability: Math.exp(other.total) })),
   };
 }
@@ -202,25 +198,26 @@ function lazily<Value>(make: () => Value): () => Value {
   return () => (made ??= make());
 }
 
-function linksOf(last: Link | null): Link[] {
-  const links: Link[] = [];
-  for (let own = last; own; own = own.before) links.push(own);
-  return links.reverse();
+/** Follows the backpointers to the first token. */
+function nodesOf(last: Node | null): Node[] {
+  const nodes: Node[] = [];
+  for (let node = last; node; node = node.previous) nodes.push(node);
+  return nodes.reverse();
 }
 
-function tokensOf(last: Link | null): number[] {
-  return linksOf(last).map((own) => own.token);
+function tokensOf(last: Node | null): number[] {
+  return nodesOf(last).map(({ token }) => token);
 }
 
-function told({ link: last, endLogProb, score }: Ended): Hypothesis {
-  const found = cut(last, score);
+function finishedHypothesis({ last, endLogProb, score }: Finished): Hypothesis {
+  const found = openHypothesis(last, score);
   return { ...found, logProbs: [...found.logProbs, endLogProb], finished: true };
 }
 
-function cut(last: Link | null, score: number): Hypothesis {
-  const links = linksOf(last);
+function openHypothesis(last: Node | null, score: number): Hypothesis {
+  const nodes = nodesOf(last);
   return {
-    tokens: links.map((own) => own.token), logProbs: links.map((own) => own.logProb), score, finished: false,
-    attention: links.map((own) => own.attention), gate: links.map((own) => own.gate), runners: links.map((own) => own.runners),
+    tokens: nodes.map((node) => node.token), logProbs: nodes.map((node) => node.logProb), score, finished: false,
+    attention: nodes.map((node) => node.attention), gate: nodes.map((node) => node.gate), alternatives: nodes.map((node) => node.alternatives),
   };
 }

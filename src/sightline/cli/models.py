@@ -105,7 +105,7 @@ def export(
     licence: Annotated[str, typer.Option("--licence", help="The model's licence, written to sightline.json.")] = "",
 ) -> None:
     """Write a model as ONNX graphs. onnxruntime then runs it, without torch."""
-    from sightline.serve.built import copy_page
+    from sightline.serve.browser import copy_page
 
     site = web and web.expanduser()
     if site:

@@ -14,7 +14,7 @@ from sightline.io.files import printable
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
-    from sightline.serve.page_model import PageModel
+    from sightline.serve.browser import BrowserModel
 
 NEEDED = {
     "fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
@@ -38,27 +38,27 @@ def serve(
     max_bytes: Annotated[int, typer.Option("--max-bytes", help="Of a request.")] = 20 * 2**20,
     max_pixels: Annotated[int, typer.Option("--max-pixels", help="Of a photo.")] = 50_000_000,
     max_photos: Annotated[int, typer.Option("--max-photos", help="Of a request.")] = 16,
-    queue: Annotated[int, typer.Option("--queue", help="Photos in the house at once; then callers get 429.")] = 64,
+    queue: Annotated[int, typer.Option("--queue", help="Photos in flight at once; beyond that clients get 429.")] = 64,
     batch: Annotated[int, typer.Option("--batch", help="Photos captioned at once.")] = 16,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for a request, upload included.")] = 30,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option("--cors-origin", help="Let this site's pages ask, e.g. https://example.org; repeatable."),
+        typer.Option("--cors-origin", help="Allow pages of this site, e.g. https://example.org; repeatable."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="Another name this server goes by, e.g. behind a proxy; repeatable."),
+        typer.Option("--allow-host", help="Another host name of this server, e.g. behind a proxy; repeatable."),
     ] = None,
     page_model: Annotated[
         Path | None,
         typer.Option(
             "--page-model",
-            help="The exported folder that the page in the browser runs.",
+            help="The exported folder that the page runs in the browser.",
             show_default="made from the model, once, and kept in the cache",
         ),
     ] = None,
-    plain_page: Annotated[
-        bool, typer.Option("--plain-page", help="A page that asks this server, not one that runs in the browser.")
+    server_page: Annotated[
+        bool, typer.Option("--server-page", help="The page sends photos to this server; no model in the browser.")
     ] = False,
 ) -> None:
     """Caption photos over HTTP, with a page at /. Only this machine can reach it unless --host says otherwise."""
@@ -83,15 +83,15 @@ def serve(
     progress.use_terminal(False)  # the model's thread draws no bars
     captioner = load(*(model or ()), datastore=datastore)
     name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
-    run(captioner, settings, ours, name, _page(captioner, page_model, plain_page or datastore is not None))
+    run(captioner, settings, ours, name, _page(captioner, page_model, server_page or datastore is not None))
 
 
-def _page(captioner: Captioner, chosen: Path | None, plain: bool) -> PageModel:
-    from sightline.serve.page_model import PageModel, find_page_model
+def _page(captioner: Captioner, chosen: Path | None, on_server: bool) -> BrowserModel:
+    from sightline.serve.browser import BrowserModel, find_browser_model
 
     if chosen is not None:
-        return PageModel(chosen)
-    return PageModel(why="This server was started without it.") if plain else find_page_model(captioner)
+        return BrowserModel(chosen)
+    return BrowserModel(reason="") if on_server else find_browser_model(captioner)
 
 
 def _check_installed() -> None:

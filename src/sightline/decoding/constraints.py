@@ -55,7 +55,7 @@ def sampling_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndar
         ordered[:, options.top_k :] = 0
         ordered /= ordered.sum(1, keepdims=True)
     before = ordered.cumsum(1) - ordered  # the probability of all likelier tokens
-    ordered[before >= options.top_p] = 0
+    ordered[:, 1:][before[:, 1:] >= options.top_p] = 0  # the likeliest stays: a tiny top_p is 0 as a float32
     kept = np.zeros_like(weights)
     np.put_along_axis(kept, index, ordered, 1)
     return kept

@@ -1,7 +1,7 @@
-"""A few threads compute, and whatever waits for them goes together: the more callers, the larger the batches.
+"""Photos that wait are captioned together: the more clients, the larger the batches. The number in flight is limited.
 
-No photo waits for others. Photos are encoded a few at a time and then decoded all at once: until then a batch is open
-to those that come meanwhile.
+No photo waits for a batch to fill. A few threads encode what is waiting, a few photos at a time; photos that arrive
+meanwhile join the batch, and then all of it is decoded at once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from starlette.exceptions import HTTPException
 
 from sightline.decoding import DecodingOptions
 from sightline.engine.backend import PreparedImage
@@ -26,15 +29,7 @@ log = logging.getLogger(__name__)
 THREADS = 4  # that compute, at most, each with its share of the cores
 
 
-class Work(Protocol):
-    """What is done to an item, in two halves."""
-
-    threads: int  # that may do so at once
-    batch_size: int  # items that are encoded together
-
-    def encode(self, items: Sequence[Any]) -> Sequence[Any]: ...
-
-    def decode(self, items: Sequence[Any], query: Any) -> Sequence[Any]: ...
+# -- captions ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class CaptionWork:
 
     Each thread has a photo of its own and its share of the cores, even where there is only one photo. Cores that share
     a photo wait for each other at every layer of the network: on two cores a single photo would be captioned in 51 ms
-    instead of 64, for a quarter more processor time, and the next caller would wait.
+    instead of 64, for a quarter more processor time, and the next client would wait.
     """
 
     def __init__(self, captioner: Captioner, max_pixels: int):
@@ -100,24 +95,38 @@ class CaptionWork:
         ]
 
 
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+class Work(Protocol):
+    """What a `Batcher` calls, in this order."""
+
+    threads: int  # that may call it at once
+    batch_size: int  # photos that are encoded together
+
+    def encode(self, items: Sequence[Any]) -> Sequence[Any]: ...
+
+    def decode(self, items: Sequence[Any], query: Any) -> Sequence[Any]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
-    item: Any  # and, once encoded, its features
-    query: Hashable  # jobs with equal ones can be decoded together
-    answer: Future[Any] = field(default_factory=Future)
+    item: Any  # the photo; once encoded, its features
+    query: Hashable  # jobs with equal queries can be decoded together
+    result: Future[Any] = field(default_factory=Future)
 
 
 class Batcher:
-    """``work`` gives one answer for each item; at most ``most`` of them are in one batch.
+    """Computes one result for each photo, with at most ``max_batch`` of them in one batch.
 
-    A query with a true ``alone`` takes long: its items go one by one, so that those given up meanwhile cost nothing.
+    Queries with a true ``alone`` take long: their photos go one by one, so that cancelled ones cost nothing.
     """
 
-    def __init__(self, work: Work, most: int):
-        self.work, self.most = work, most
-        self.note: Callable[[int, float], None] = lambda count, took: None
-        self.seconds_each = 0.0  # what an item took of late
-        self._jobs: deque[Job] = deque()
+    def __init__(self, work: Work, max_batch: int):
+        self.work, self.max_batch = work, max_batch
+        self.on_batch: Callable[[int, float], None] = lambda count, seconds: None
+        self.seconds_per_photo = 0.0  # a moving average
+        self._waiting: deque[Job] = deque()
         self._stopping = False
         self._changed = threading.Condition()
         self._threads = [
@@ -130,7 +139,7 @@ class Batcher:
             thread.start()
 
     def stop(self) -> None:
-        """Finish what waits, then end; returns when all is done."""
+        """Finish what is waiting, then end the threads; returns when all is done."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -141,81 +150,121 @@ class Batcher:
     def alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)
 
-    def submit(self, item: Any, query: Hashable) -> Future[Any]:
-        """Cancelling the future takes the item out again, unless it is being computed already."""
-        job = Job(item, query)
+    def submit(self, photo: Any, query: Hashable) -> Future[Any]:
+        """Cancelling the future removes the photo, unless it is being computed already."""
+        job = Job(photo, query)
         with self._changed:
             if self._stopping:
                 raise RuntimeError("the batcher was stopped")
-            self._jobs.append(job)
+            self._waiting.append(job)
             self._changed.notify()
-        job.answer.add_done_callback(self._withdraw)  # which knows no item: an answer must not keep its photo alive
-        return job.answer
+        job.result.add_done_callback(self._remove_cancelled)  # holds no photo: a result must not keep one alive
+        return job.result
 
-    def _withdraw(self, answer: Future[Any]) -> None:
-        if answer.cancelled():
+    def _remove_cancelled(self, result: Future[Any]) -> None:
+        if result.cancelled():
             with self._changed:
-                self._jobs = deque(job for job in self._jobs if job.answer is not answer)
+                self._waiting = deque(job for job in self._waiting if job.result is not result)
 
     def seconds_for(self, count: int) -> int:
-        """Whole seconds, at least one, in which so many items should be done."""
-        return max(1, math.ceil(count * self.seconds_each / len(self._threads)))
+        """Whole seconds, at least one, in which so many photos should be done."""
+        return max(1, math.ceil(count * self.seconds_per_photo / len(self._threads)))
 
     def _run(self) -> None:
-        while jobs := self._first():
+        while jobs := self._next_jobs():
             began = time.perf_counter()
-            count = self._batch(jobs)
+            count = self._compute(jobs)
             del jobs  # no photo is kept while waiting for the next
-            took = time.perf_counter() - began
-            each = took / count
-            self.seconds_each = each if not self.seconds_each else 0.8 * self.seconds_each + 0.2 * each
-            self.note(count, took)
+            seconds = time.perf_counter() - began
+            average, latest = self.seconds_per_photo, seconds / count
+            self.seconds_per_photo = 0.8 * average + 0.2 * latest if average else latest
+            self.on_batch(count, seconds)
 
-    def _first(self) -> list[Job]:
-        """What a batch begins with; empty when the end has come."""
+    def _next_jobs(self) -> list[Job]:
+        """The first jobs of a batch; empty when the batcher stops."""
         with self._changed:
             jobs: list[Job] = []
             while not jobs:
-                self._changed.wait_for(lambda: self._jobs or self._stopping)
-                if not self._jobs:
+                self._changed.wait_for(lambda: self._waiting or self._stopping)
+                if not self._waiting:
                     return []
-                jobs = self._take(self._jobs[0].query)
+                jobs = self._take(self._waiting[0].query)
             return jobs
 
     def _take(self, query: Hashable, count: int = 0) -> list[Job]:
-        """The oldest that fit to a batch of ``count``; none, where all that waited were withdrawn meanwhile."""
+        """The oldest jobs that fit a batch of ``count``; none, where all that waited were cancelled meanwhile."""
         chosen: list[Job] = []
         left: deque[Job] = deque()
-        most = 1 if getattr(query, "alone", False) else self.most
-        room = min(most - count, self.work.batch_size)
-        for job in self._jobs:
-            (chosen if len(chosen) < room and job.query == query else left).append(job)
-        self._jobs = left
-        return [job for job in chosen if job.answer.set_running_or_notify_cancel()]
+        max_batch = 1 if getattr(query, "alone", False) else self.max_batch
+        free = min(max_batch - count, self.work.batch_size)
+        for job in self._waiting:
+            (chosen if len(chosen) < free and job.query == query else left).append(job)
+        self._waiting = left
+        return [job for job in chosen if job.result.set_running_or_notify_cancel()]
 
-    def _batch(self, jobs: list[Job]) -> int:
-        """These, and those that come while they are encoded; how many there were."""
+    def _compute(self, jobs: list[Job]) -> int:
+        """Encode these jobs and those that arrive meanwhile, then decode all; returns how many there were."""
         query, count = jobs[0].query, 0
         encoded: list[Job] = []
         while jobs:
             count += len(jobs)
-            encoded += self._through(jobs, self.work.encode)
+            encoded += self._apply(self.work.encode, jobs)
             with self._changed:
                 jobs = self._take(query, count)
-        for job in self._through(encoded, self.work.decode, query):
-            job.answer.set_result(job.item)
+        for job in self._apply(self.work.decode, encoded, query):
+            job.result.set_result(job.item)
         return count
 
-    def _through(self, jobs: list[Job], half: Callable[..., Sequence[Any]], *given: Any) -> list[Job]:
-        """The jobs with what one half of the work made of their items; those it failed for have their answer."""
+    def _apply(self, stage: Callable[..., Sequence[Any]], jobs: list[Job], *arguments: Any) -> list[Job]:
+        """The jobs with what ``stage`` makes of their items; those it fails for get the exception as their result."""
         if not jobs:
             return []
         try:
-            made = half([job.item for job in jobs], *given)
+            outputs = stage([job.item for job in jobs], *arguments)
         except Exception as error:
-            if len(jobs) > 1:  # one bad item must not spoil its neighbours
-                return [job for one in jobs for job in self._through([one], half, *given)]
+            if len(jobs) > 1:  # one bad photo must not fail the others
+                return [done for job in jobs for done in self._apply(stage, [job], *arguments)]
             log.exception("a photo could not be captioned")
-            jobs[0].answer.set_exception(error)
+            jobs[0].result.set_exception(error)
             return []
-        return [Job(item, job.query, job.answer) for item, job in zip(made, jobs)]
+        return [Job(output, job.query, job.result) for output, job in zip(outputs, jobs)]
+
+
+# -- slots ------------------------------------------------------------------------------------------------------------
+
+
+class Slots:
+    """The limit of photos in flight: one slot for each photo that is arriving, waiting or being captioned.
+
+    Used from the event loop only, so that nothing needs a lock.
+    """
+
+    def __init__(self, limit: int, batcher: Batcher):
+        self.limit, self.batcher = limit, batcher
+        self.in_flight = 0
+
+    @contextmanager
+    def acquire(self) -> Iterator[Callable[[int], None]]:
+        """One slot from the headers of a request to its end, however it ends.
+
+        Gives a function that changes the number of slots once the photos are counted. HTTP 429 where none is free.
+        """
+        held = 0
+
+        def resize(count: int) -> None:
+            nonlocal held
+            if self.in_flight + count - held > self.limit:
+                raise self._full()
+            self.in_flight += count - held
+            held = count
+
+        try:
+            resize(1)
+            yield resize
+        finally:
+            self.in_flight -= held
+
+    def _full(self) -> HTTPException:
+        photos = "1 photo is" if self.in_flight == 1 else f"{self.in_flight} photos are"
+        retry = {"Retry-After": str(self.batcher.seconds_for(self.in_flight))}
+        return HTTPException(429, f"{photos} in flight already: try again later", retry)

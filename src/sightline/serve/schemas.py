@@ -1,65 +1,104 @@
-"""What goes in and out, as pydantic models: they check requests and are the OpenAPI document."""
+"""Requests and responses as pydantic models, which check requests, and the OpenAPI document made of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic.json_schema import models_json_schema
 
+from sightline.decoding.options import UserOption, user_options
 from sightline.errors import nearest
 from sightline.io.files import printable
+from sightline.serve.settings import Settings
 
-MOST_BEAMS = 10
+LIMITS: dict[str, dict[str, float]] = {  # tighter than those of `DecodingOptions`: other clients wait meanwhile
+    "beam": {"le": 10},
+    "candidates": {"le": 10},
+    "length_penalty": {"le": 10},
+    "max_length": {"le": 1000},
+    "min_length": {"le": 1000},
+    "no_repeat_ngram": {"le": 100},
+    "temperature": {"ge": 0.01, "le": 100},
+    "top_k": {"le": 1_000_000},
+    "seed": {"ge": 0, "le": 2**53},  # whole numbers that JavaScript holds exactly
+}
 EXAMPLE = (  # 8 x 8 pixels of orange
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFUlEQVR42mN8NM2IARtgYsABBqcEAFFDAboRVUzBAAAAAElFTkSuQmCC"
 )
 
 
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+SAMPLING_ONLY: dict[str, Any] = {  # without "sample", these three may only have the values that switch them off
+    "anyOf": [
+        {"properties": {"sample": {"const": True}}, "required": ["sample"]},
+        {"properties": {"temperature": {"const": 1}, "top_k": {"const": 0}, "top_p": {"const": 1}}},
+    ]
+}
+
+
 def _no_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)  # the model's own holds; None only marks "not given"
+    schema.pop("default", None)  # the model has its own defaults; None only means "not given"
 
 
-def _option(description: str, **bounds: Any) -> Any:
-    return Field(default=None, description=description, json_schema_extra=_no_default, **bounds)
+def _option(kind: Any, description: str, **bounds: Any) -> Any:
+    return kind, Field(default=None, description=description, json_schema_extra=_no_default, **bounds)
+
+
+def _true_or_false(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("true", "false"):  # of a form; pydantic would also take 0, yes, on, …
+        raise ValueError("give true or false")
+    return value
+
+
+Flag = Annotated[bool, BeforeValidator(_true_or_false)]
+
+
+def _decoding_option(option: UserOption) -> Any:
+    """One of `DecodingOptions` as a field, within the server's limits."""
+    limits, bounds = LIMITS.get(option.name, {}), dict(option.bounds)
+    for limit, replaced in (("ge", "gt"), ("le", "lt")):
+        if limit in limits:
+            bounds.pop(replaced, None)
+    return _option(Flag if option.type is bool else option.type, option.help, **bounds | limits)
+
+
+DECODING = {option.name: _decoding_option(option) for option in user_options()}
+EXPLAINING = DECODING | {"occlusion": _option(Flag, "Find the maps by hiding patches of the photo; slower.")}
 
 
 class Options(BaseModel):
-    """How captions are searched for or drawn. What is not given is the model's own choice."""
+    """How captions are searched for or sampled. An option that is not given has the model's default."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    beam: int = _option("Hypotheses kept at each step; 1 is greedy search.", ge=1, le=MOST_BEAMS)
-    length_penalty: float = _option("Score is log-probability / length ** this; 0 favours short.", ge=0, le=10)
-    max_length: int = _option("Longest caption in tokens, start and end counted.", ge=3, le=1000)
-    min_length: int = _option("Shortest caption in tokens.", ge=0, le=1000)
-    no_repeat_ngram: int = _option("No run of this many tokens occurs twice; 0 is off.", ge=0, le=100)
-    candidates: int = _option("Captions of each photo, best first.", ge=1, le=MOST_BEAMS)
-    sample: bool = _option("Draw captions instead of searching for the best.")
-    temperature: float = _option("Sampling only: above 1 is bolder.", ge=0.01, le=100)
-    top_k: int = _option("Sampling only: the k likeliest tokens; 0 is off.", ge=0, le=1_000_000)
-    top_p: float = _option("Sampling only: the tokens that hold this share.", gt=0, le=1)
-    seed: int = _option("Sampling only: the same number draws the same captions.", ge=0, le=2**53)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, json_schema_extra=SAMPLING_ONLY)
 
 
-class ExplainOptions(Options):
-    occlusion: bool = _option("Hide patches of the photo instead of asking the model's attention; slower.")
-
-
-class CaptionBody(Options):
-    """Photos as base64 (a ``data:`` address will do), and options beside them."""
+class Photos(Options):
+    """Photos as base64 (or ``data:`` URLs), and options."""
 
     photos: list[str] = Field(min_length=1, description="Photos as base64, one string each.", examples=[[EXAMPLE]])
 
 
-class ExplainBody(ExplainOptions, CaptionBody):
-    """As for captions, and whether patches shall be hidden."""
+CaptionOptions: type[Options] = create_model("CaptionOptions", __base__=Options, **DECODING)
+ExplainOptions: type[Options] = create_model("ExplainOptions", __base__=Options, **EXPLAINING)
+CaptionBody: type[Photos] = create_model("CaptionBody", __base__=Photos, **DECODING)
+ExplainBody: type[Photos] = create_model("ExplainBody", __base__=Photos, **EXPLAINING)
+
+
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 class WordOut(BaseModel):
     text: str
-    probability: float = Field(ge=0, le=1, description="The model's own.")
+    probability: float = Field(ge=0, le=1, description="The model's, not calibrated.")
     confidence: float | None = Field(
-        default=None, ge=0, le=1, description="The chance that people also use this word, if the model is calibrated."
+        default=None,
+        ge=0,
+        le=1,
+        description="Probability that people use this word, if the model is calibrated.",
     )
 
 
@@ -69,10 +108,10 @@ class CaptionOut(BaseModel):
     confidence: float = Field(
         ge=0,
         le=1,
-        description="The chance that it is right, or else the geometric mean of the words' probabilities.",
+        description="The probability that it is right, or else the geometric mean of the words' probabilities.",
     )
     calibrated: bool = Field(description="Which of the two the confidence is.")
-    unsure: bool = Field(description="Not to be relied on: a photo unlike those learnt from, or a doubtful caption.")
+    unsure: bool = Field(description="Not to be relied on: an unusual photo, or a caption of low confidence.")
     ood_score: float | None = Field(default=None, ge=0, description="Of the photo; above 1 it is marked unsure.")
     finished: bool = Field(description="False where the greatest length cut the caption.")
     words: list[WordOut]
@@ -84,10 +123,10 @@ class CaptionsOut(BaseModel):
 
 
 class ExplainedWordOut(WordOut):
-    attention: list[list[float]] = Field(description="Where the model looked: rows of the grid, top to bottom.")
-    heat_map: list[list[float]] = Field(description="The same, scaled to be drawn: smoothed, 1 is the brightest.")
-    gate: float | None = Field(default=None, description="How much the photo, not the language, decided.")
-    alternatives: list[WordOut] = Field(description="The other top-k tokens.")
+    attention: list[list[float]] = Field(description="Attention or occlusion: rows of grid cells, top to bottom.")
+    heat_map: list[list[float]] = Field(description="The same, scaled to be drawn: once smoothed, 1 is the peak.")
+    gate: float | None = Field(default=None, description="How much the photo counted, rather than the words before.")
+    alternatives: list[WordOut] = Field(description="The other most likely tokens.")
 
 
 class ExplanationOut(CaptionOut):
@@ -113,6 +152,7 @@ class HealthOut(BaseModel):
     model: str
     version: str
     token_required: bool
+    beam: int = Field(description="The model's default.")
     limits: LimitsOut
 
 
@@ -120,24 +160,106 @@ class ErrorOut(BaseModel):
     error: str = Field(description="What happened, which value, what to do.")
 
 
-def given(options: Options) -> dict[str, Any]:
-    """The options a request gave."""
+# -- errors in a request ----------------------------------------------------------------------------------------------
+
+
+def given_options(options: Options) -> dict[str, Any]:
+    """The options that a request gave."""
     return options.model_dump(exclude_unset=True, exclude={"photos"})
 
 
-def fault_line(error: ValidationError, model: type[BaseModel]) -> str:
+def error_line(error: ValidationError, model: type[BaseModel]) -> str:
     """Everything wrong with a request, as one line."""
-    return "; ".join(dict.fromkeys(_fault(item, model) for item in error.errors(include_url=False)))
+    return "; ".join(dict.fromkeys(_error(item, model) for item in error.errors(include_url=False)))
 
 
-def _fault(item: Any, model: type[BaseModel]) -> str:
-    place = printable(".".join(str(part) for part in item["loc"]))[:80]
-    reason = item["msg"][:1].lower() + item["msg"][1:]
+def _error(item: Any, model: type[BaseModel]) -> str:
+    field = printable(".".join(str(part) for part in item["loc"]))[:80]
+    reason = item["msg"].removeprefix("Value error, ")
+    reason = reason[:1].lower() + reason[1:]
     if item["type"] == "json_invalid":
         return f"the body is not JSON: {reason.removeprefix('invalid JSON: ')}"
     if item["type"] == "extra_forbidden":
-        return f"unknown field {place!r}{nearest(place, model.model_fields)}"
+        return f"unknown field {field!r}{nearest(field, model.model_fields)}"
     if item["type"] == "missing":
-        return f"{place} is missing"
+        return f"{field} is missing"
     shown = repr(item["input"])
-    return f"{place or 'the body'} is {shown if len(shown) < 60 else shown[:60] + '…'}: {reason}"
+    return f"{field or 'the body'} is {shown if len(shown) < 60 else shown[:60] + '…'}: {reason}"
+
+
+# -- OpenAPI ----------------------------------------------------------------------------------------------------------
+
+REFERENCE = "#/components/schemas/{model}"
+BODIES: dict[str, tuple[type[Photos], type[Options]]] = {
+    "/v1/caption": (CaptionBody, CaptionOptions),
+    "/v1/explain": (ExplainBody, ExplainOptions),
+}
+ERRORS_ALWAYS = {
+    "403": "A page of another site sent the request, and the server does not allow that origin.",
+    "421": "The server does not have the name in the Host header.",
+}
+ERRORS_OF_BODIES = {
+    "400": "The body cannot be read: not JSON, or a form that is cut off.",
+    "408": "The body did not arrive in time.",
+    "413": "Too many bytes.",
+    "415": "Neither a form nor JSON.",
+    "422": "A field is missing, unknown or out of bounds, or a photo cannot be opened or has too many pixels.",
+    "429": "The limit of photos in flight is reached; Retry-After says when to try again.",
+    "503": "No response in time; Retry-After says when to try again.",
+}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+
+
+def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
+    """FastAPI's document, completed with what it cannot know: bodies that handlers read themselves, and errors."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    components = document.setdefault("components", {})
+    models: list[Any] = [(model, "validation") for bodies in BODIES.values() for model in bodies]
+    _, definitions = models_json_schema([*models, (ErrorOut, "validation")], ref_template=REFERENCE)
+    known = components.setdefault("schemas", {})
+    known.update(definitions["$defs"])
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            responses = operation["responses"]
+            responses.update({status: _error_response(meaning) for status, meaning in ERRORS_ALWAYS.items()})
+            if path in BODIES:
+                operation["requestBody"] = _request_body(known, *BODIES[path], settings.max_photos)
+                responses.update({status: _error_response(meaning) for status, meaning in ERRORS_OF_BODIES.items()})
+                responses["429"]["headers"] = responses["503"]["headers"] = RETRY_AFTER
+            if settings.token and path in (*BODIES, "/metrics"):
+                operation["security"] = [{"token": []}]
+                responses["401"] = _error_response("The token is missing or wrong.")
+    paths = document["paths"]
+    paths["/healthz"]["get"]["responses"]["503"] = _error_response("One of the model's threads has ended.")
+    paths["/metrics"]["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    if settings.token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return document
+
+
+def _request_body(
+    known: dict[str, Any], body: type[BaseModel], options: type[BaseModel], max_photos: int
+) -> dict[str, Any]:
+    """One body as a form with files, or as JSON with base64; both with this server's limit."""
+    known[body.__name__]["properties"]["photos"]["maxItems"] = max_photos
+    photos = {
+        "type": "array", "minItems": 1, "maxItems": max_photos, "description": "Answers come in the same order.",
+        "items": {"type": "string", "format": "binary"},
+    }  # fmt: skip
+    form = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["photos"],
+        "properties": {"photos": photos, **known[options.__name__]["properties"]},
+        **SAMPLING_ONLY,
+    }
+    reference = {"$ref": REFERENCE.format(model=body.__name__)}
+    return {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": form}, "application/json": {"schema": reference}},
+    }
+
+
+def _error_response(meaning: str) -> dict[str, Any]:
+    content = {"schema": {"$ref": REFERENCE.format(model="ErrorOut")}}
+    return {"description": meaning, "content": {"application/json": content}}

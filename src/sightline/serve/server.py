@@ -1,4 +1,4 @@
-"""The app on a socket: uvicorn with an end to its patience, refusals as JSON, and a stop that finishes what it has."""
+"""The app on a socket: uvicorn with a timeout for request headers, errors as JSON, and a graceful stop."""
 
 from __future__ import annotations
 
@@ -20,62 +20,61 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sightline.errors import ConfigError
 from sightline.serve.app import create_app
 from sightline.serve.batching import CaptionWork
-from sightline.serve.guard import HEADERS
-from sightline.serve.http_errors import as_json
+from sightline.serve.middleware import HEADERS, AsciiJSON
 from sightline.serve.settings import Settings
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
-    from sightline.serve.page_model import PageModel
+    from sightline.serve.browser import BrowserModel
 
 log = logging.getLogger(__name__)
 
-HEAD_SECONDS = 10  # for a request's head, and for the rest of a body that was refused
-HEAD_BYTES = 16 * 1024
+HEADER_SECONDS = 10  # for a request's headers, and for the rest of a body that was not accepted
+HEADER_BYTES = 16 * 1024
 
 
-class PatientProtocol(H11Protocol):
-    """uvicorn's own waits for ever for the end of a request's head; this one does not."""
+class TimeoutProtocol(H11Protocol):
+    """uvicorn's protocol waits for the end of a request's headers without limit; this one does not."""
 
-    waiting: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait(True)
+        self._set_timer(True)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         their, our = self.conn.their_state, self.conn.our_state
-        self._wait(their is h11.IDLE or (their is h11.SEND_BODY and our in (h11.DONE, h11.MUST_CLOSE)))
+        self._set_timer(their is h11.IDLE or (their is h11.SEND_BODY and our in (h11.DONE, h11.MUST_CLOSE)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait(False)
+        self._set_timer(False)
         super().connection_lost(exc)
 
-    def _wait(self, wanted: bool) -> None:
-        if wanted and self.waiting is None:
-            self.waiting = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-        elif not wanted and self.waiting is not None:
-            self.waiting.cancel()
-            self.waiting = None
+    def _set_timer(self, wanted: bool) -> None:
+        if wanted and self.timer is None:
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        elif not wanted and self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """To what is not HTTP, or has a head of more than `HEAD_BYTES`."""
+        """To what is not HTTP, or has headers of more than `HEADER_BYTES`."""
         headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Connection", "close")]
-        body = as_json({"error": "this is not an HTTP request that can be read: check the client"})
-        answer: list[Any] = [
+        body = AsciiJSON({"error": "this is not an HTTP request that can be read: check the client"}).body
+        events: list[Any] = [
             h11.Response(status_code=400, headers=[(name.encode(), value.encode()) for name, value in headers]),
-            h11.Data(data=body),
+            h11.Data(data=bytes(body)),
             h11.EndOfMessage(),
         ]
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            for event in answer:
+            for event in events:
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
 
 class Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Logs its address once it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -90,38 +89,38 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        ours = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         if os.name == "posix":  # where it only means that a restart need not wait
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        ours.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"port {port} of {host} is in use: choose another with --port, or 0 for any") from None
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"cannot listen on {host}:{port}: {reason.lower()}") from None
-    return ours
+    return listener
 
 
-def serve(captioner: Captioner, settings: Settings, ours: socket.socket, name: str, page: PageModel) -> None:
-    """Answer until SIGTERM or Ctrl-C, then finish the requests that are in the house; a second Ctrl-C does not wait."""
+def serve(captioner: Captioner, settings: Settings, listener: socket.socket, name: str, page: BrowserModel) -> None:
+    """Answer until SIGTERM or Ctrl-C, then finish the requests in flight; a second Ctrl-C does not wait."""
     work = CaptionWork(captioner, settings.max_pixels)
     warm_up(work)
     config = uvicorn.Config(
         create_app(work, settings, name, page),
-        http=PatientProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEAD_BYTES,
+        http=TimeoutProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,
     )  # fmt: skip
     if not settings.is_local and settings.token is None:
         log.warning("anyone who reaches %s may use this server: set SIGHTLINE_TOKEN to ask for a token", settings.host)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops, then sends itself the signal once more
         signal.signal(number, lambda *_: None)
-    Server(config).run(sockets=[ours])
-    log.info("stopped; everything that had arrived was answered")
+    Server(config).run(sockets=[listener])
+    log.info("stopped; every request that had arrived was answered")
 
 
 def warm_up(work: CaptionWork) -> None:
-    """Caption a grey picture: a model that cannot caption is known now, and the first caller waits for no set-up."""
+    """Caption a grey image: a model that fails does so now, and the first client does not wait for set-up."""
     grey = io.BytesIO()
     Image.new("RGB", (64, 64), "grey").save(grey, "PNG")
     for explain in (False, True):

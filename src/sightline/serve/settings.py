@@ -1,4 +1,4 @@
-"""Everything about the server that can be chosen, with its bounds; nothing here needs more than pydantic."""
+"""The server's settings and their bounds; only pydantic is needed here."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Settings(BaseModel):
     max_bytes: int = Field(20 * MEGABYTE, ge=1024, le=1024 * MEGABYTE)  # of a request's body
     max_pixels: int = Field(50_000_000, ge=1, le=178_956_970)  # of a photo
     max_photos: int = Field(16, ge=1, le=1000)  # of a request
-    queue: int = Field(64, ge=1, le=100_000)  # photos in the house: arriving, waiting and being captioned
+    queue: int = Field(64, ge=1, le=100_000)  # photos in flight: arriving, waiting and being captioned
     batch: int = Field(16, ge=1, le=1000)  # photos captioned at once
-    timeout: float = Field(30, gt=0, le=3600)  # seconds from a request's head to its answer
+    timeout: float = Field(30, gt=0, le=3600)  # seconds from a request's headers to its response
     cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()  # further names this server goes by, e.g. behind a proxy
+    allowed_hosts: tuple[str, ...] = ()  # further host names of this server, e.g. behind a proxy
 
     @field_validator("token")
     @classmethod
@@ -62,14 +62,14 @@ class Settings(BaseModel):
 
 
 def make_settings(**values: Any) -> Settings:
-    """Settings, or one `ConfigError` that names every fault by its flag."""
+    """Settings, or one `ConfigError` that names every error by its flag."""
     try:
         return Settings(**values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_fault(item) for item in error.errors())) from None
+        raise ConfigError("; ".join(_error(item) for item in error.errors())) from None
 
 
-def _fault(item: Any) -> str:
+def _error(item: Any) -> str:
     reason = item["msg"].removeprefix("Value error, ")
     if not item["loc"]:
         return reason

@@ -1,64 +1,154 @@
-"""The page and other fixed files at their addresses; the page in the browser may join them while the server works."""
+"""The page at ``/``, its files and its model's, and the API's documentation at ``/docs``: all from this machine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from html import escape
+from os import PathLike, stat_result
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from sightline.serve.built import BUILT, is_built
-from sightline.serve.page_model import PageModel
-from sightline.serve.static import StaticFile, fallback, static_files
+from sightline.errors import ConfigError
+from sightline.io.files import printable
+from sightline.serve.browser import BUILD_COMMAND, PAGE, BrowserModel, is_built
 
-WAITING = "It is being made ready: this page changes to it in a minute."
-FAILED = "It could not be made here: the server's log says why."
+SWAGGER_UI = Path(__file__).parent / "swagger-ui"  # copied by the page's build, so that /docs works offline
+WAITING = "The model for your browser is being made: this page changes to it in a minute."
+FAILED = "The model for your browser could not be made: the server's log says why."
+NOT_BUILT = f"<!doctype html><title>Sightline</title><p>The page is not built: {BUILD_COMMAND}. <a href=docs>API</a>"
+
+# Two marks in the page's index.html that the server replaces.
+ENGINE = '<meta name="sightline-engine" content="browser">'
+LINKS = "<!-- server -->"
+
+KINDS = {  # the files that are served, and their types: the system's own table differs from machine to machine
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".webmanifest": "application/manifest+json",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".webp": "image/webp",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".wasm": "application/wasm",
+    ".onnx": "application/octet-stream",
+    ".bin": "application/octet-stream",
+}
+PLAIN_NAME = re.compile(r"(\w[\w.-]*/)*\w[\w.-]*", re.ASCII)  # nothing hidden
+POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
+    "img-src 'self' blob: data:; style-src 'self'; font-src 'self'; manifest-src 'self'; "
+)
+PAGE_POLICY = POLICY + "worker-src 'self' blob:; script-src 'self' 'wasm-unsafe-eval'"  # blob: ONNX Runtime's threads
+CAMERA = "camera=(self), geolocation=(), microphone=()"
+REVALIDATE = {"Cache-Control": "no-cache"}  # cached, but the browser asks each time whether it is still valid
+
+
+class PageFiles(StaticFiles):
+    """Static files of known kinds with plain names, each with its content security policy."""
+
+    def lookup_path(self, path: str) -> tuple[str, stat_result | None]:
+        name = Path(path)
+        if not PLAIN_NAME.fullmatch(name.as_posix()) or name.suffix not in KINDS:
+            return "", None
+        return super().lookup_path(path)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        kind = KINDS[Path(full_path).suffix]
+        headers = REVALIDATE | ({} if response.status_code == 304 else {"Content-Type": kind})
+        if kind == KINDS[".js"]:  # a worker takes the policy of its own script
+            headers["Content-Security-Policy"] = PAGE_POLICY
+        response.headers.update(headers)
+        return response
 
 
 class Site:
-    """``/`` is the page in the browser where it is built and has a model, else the plain one that asks this server."""
+    """Adds the page to an app. While the model for the browser is missing, the page has the server caption."""
 
-    def __init__(self, app: FastAPI, page: PageModel, built: Path = BUILT):
-        self.app, self.page, self.built = app, page, built
-        self.files: dict[str, StaticFile] = {}
-        if page.is_ready:
-            self.put(static_files(built, page.folder))
-        elif self.will_grow:
-            self.put({"/": fallback(WAITING, waiting=True)})
+    def __init__(self, app: FastAPI, model: BrowserModel, page: Path = PAGE):
+        self.app, self.model, self.page = app, model, page
+        self.index = ""
+        if not is_built(page):
+            self.index = NOT_BUILT
+        elif model.is_ready:
+            self._use_browser_model()
         else:
-            self.put(static_files(None, note=page.why if is_built(built) else ""))
+            self.index = self._server_index(WAITING if model.source else model.reason, pending=bool(model.source))
+        if is_built(page):
+            app.router.default = PageFiles(directory=page)  # after all routes: a wrong method is still a 405
+        app.mount("/swagger-ui", PageFiles(directory=SWAGGER_UI))
+        for path, endpoint in (("/", self.get_index), ("/index.html", self.get_index), ("/docs", get_docs)):
+            app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)
 
-    @property
-    def will_grow(self) -> bool:
-        return is_built(self.built) and self.page.source is not None
-
-    def put(self, files: Mapping[str, StaticFile]) -> None:
-        for address in sorted(files.keys() - self.files.keys()):
-            self.app.add_route(address, self.answer, methods=["GET"], include_in_schema=False)
-        self.files |= files
-
-    async def answer(self, request: Request) -> Response:
-        return await self.files[request.scope["path"]].answer(request)
+    async def get_index(self, request: Request) -> Response:
+        headers = REVALIDATE | {"Content-Security-Policy": PAGE_POLICY, "Permissions-Policy": CAMERA}
+        return HTMLResponse(self.index, headers=headers)
 
     @asynccontextmanager
-    async def growing(self) -> AsyncIterator[None]:
-        """Meanwhile the page's model is made, if it has to be."""
-        if not self.will_grow:
+    async def exporting(self) -> AsyncIterator[None]:
+        """Meanwhile the model for the browser is exported, if it has to be."""
+        if self.model.source is None or not is_built(self.page):
             yield
             return
-        making = asyncio.create_task(self._grow())
+        task = asyncio.create_task(self._export())
         try:
             yield
         finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    async def _grow(self) -> None:
-        if await self.page.make():
-            self.put(await asyncio.to_thread(static_files, self.built, self.page.folder))
+    async def _export(self) -> None:
+        if await self.model.export():
+            self._use_browser_model()
         else:
-            self.put({"/": fallback(FAILED)})
+            self.index = self._server_index(FAILED)
+
+    def _use_browser_model(self) -> None:
+        folder = self.model.folder
+        if folder is None or not folder.is_dir():
+            raise ConfigError(f"{printable(folder)} is not a folder: name the one with the page's model files")
+        self.app.mount("/model", PageFiles(directory=folder))
+        self.index = self._read_index()
+
+    def _server_index(self, note: str, pending: bool = False) -> str:
+        mark = f'<meta name="sightline-engine" content="server" data-note="{escape(note)}"'
+        return self._read_index().replace(ENGINE, mark + (" data-pending>" if pending else ">"))
+
+    def _read_index(self) -> str:
+        html = (self.page / "index.html").read_text(encoding="utf-8")
+        return html.replace(LINKS, '<nav aria-label="More"><a href="docs">API</a></nav>')
+
+
+async def get_docs(request: Request) -> Response:
+    """FastAPI's Swagger UI page, whose one inline script the policy allows by its hash."""
+    html = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="Sightline’s API",
+        swagger_js_url="swagger-ui/swagger-ui-bundle.js",
+        swagger_css_url="swagger-ui/swagger-ui.css",
+        swagger_favicon_url="icon.svg",
+        swagger_ui_parameters={"validatorUrl": None},  # no badge from another host
+    ).body
+    (script,) = re.findall(rb"<script>(.*?)</script>", bytes(html), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
+    policy = f"{POLICY}script-src 'self' 'sha256-{digest}'"
+    return HTMLResponse(bytes(html), headers=REVALIDATE | {"Content-Security-Policy": policy})

@@ -1,0 +1,133 @@
+"""The page that captions in the browser: the build of ``web/``, a copy of it for any web server, and its model.
+
+Nothing here needs the server's packages: ``sightline export --web`` works without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sightline.errors import CheckpointError, ConfigError
+from sightline.io.files import cache_folder, printable
+from sightline.io.model_files import file_hash
+from sightline.onnx.manifest import MANIFEST, Manifest
+
+if TYPE_CHECKING:
+    from sightline.engine.captioner import Captioner
+
+log = logging.getLogger(__name__)
+PAGE = Path(__file__).parent / "page"
+BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
+BUILD_COMMAND = "cd web && npm ci && npm run build"
+EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+WEIGHTS = "model.safetensors"
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def is_built(page: Path = PAGE) -> bool:
+    return (page / "index.html").is_file()
+
+
+def copy_page(folder: Path, page: Path = PAGE) -> None:
+    """Copy the page into ``folder``, replacing an older copy of it; its model belongs into ``folder/model``."""
+    if not is_built(page):
+        raise ConfigError(f"the page is not built here: in a clone of the repository, {BUILD_COMMAND}")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--web {printable(folder)} is a file: name a new folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / BUILD_INFO).is_file():
+        raise ConfigError(f"--web {printable(folder)} holds other files: name a new folder")
+    shutil.rmtree(folder / "assets", ignore_errors=True)  # names change with every build
+    shutil.copytree(page, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model"))
+
+
+# -- its model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BrowserModel:
+    """The exported model that the page runs: ready in ``folder``, still to be exported from ``source``, or neither."""
+
+    folder: Path | None = None
+    source: Path | None = None  # the model folder to export; None where ``folder`` is ready
+    reason: str = ""  # why there is none
+
+    @property
+    def is_ready(self) -> bool:
+        return self.folder is not None and self.source is None
+
+    async def export(self) -> bool:
+        """Export in a process of its own with a lower priority: half a minute's work, once for each model."""
+        assert self.folder is not None
+        log.info("exporting the model for the browser, once; until then the server captions the page's photos")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sightline", "export", str(self.source), "--output", str(self.folder), "--int8",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=_lower_priority if os.name == "posix" else None,
+        )  # fmt: skip
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            process.terminate()
+            await process.wait()
+            raise
+        if process.returncode == 0 and _is_export_of(self.folder, self.source):
+            log.info("the page now captions in the browser")
+            return True
+        reason = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        log.warning("the model for the browser could not be exported: %s", printable(reason[0]))
+        return False
+
+
+def find_browser_model(captioner: Captioner) -> BrowserModel:
+    """An int8 export of the captioner's weights: its own folder, one in the cache, or one still to be made."""
+    if len(captioner.folders) != 1 or captioner.folders[0] is None:
+        return BrowserModel(reason="Several models together run on the server alone.")
+    folder = captioner.folders[0]
+    if _is_export_of(folder, folder) and Manifest.read(folder).precision == "int8":
+        return BrowserModel(folder)
+    if not (folder / WEIGHTS).is_file():
+        return BrowserModel(folder)  # exported in float32, without weights to make smaller files from
+    cached = cache_folder() / "page" / _cache_key(folder)
+    if _is_export_of(cached, folder):
+        return BrowserModel(cached)
+    if missing := [name for name in EXPORT_PACKAGES if find_spec(name) is None]:
+        names = ", ".join(missing)
+        return BrowserModel(reason=f"{names} missing on the server: pip install onnx onnxscript and start it again.")
+    return BrowserModel(cached, folder)
+
+
+def _cache_key(folder: Path) -> str:
+    """A hash of the weights and everything else that goes into an export."""
+    digest = hashlib.sha256(file_hash(folder / WEIGHTS).encode())
+    for name in ("config.json", "tokenizer.json", "confidence.json"):
+        digest.update((folder / name).read_bytes() if (folder / name).is_file() else b"none")
+    return digest.hexdigest()[:20]
+
+
+def _is_export_of(folder: Path, model: Path | None) -> bool:
+    """Whether a folder holds a complete export of a model's weights."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    try:
+        manifest = Manifest.read(folder)
+        sizes = [(folder / f"{name}.onnx").stat().st_size == graph.bytes for name, graph in manifest.graphs.items()]
+    except (CheckpointError, OSError):
+        return False
+    if model is None or not (model / WEIGHTS).is_file():
+        return all(sizes)
+    return all(sizes) and manifest.weights == file_hash(model / WEIGHTS)
+
+
+def _lower_priority() -> None:
+    os.nice(5)
