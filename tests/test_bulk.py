@@ -18,9 +18,9 @@ from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
 from sightline.bulk.job_folder import BulkOutput
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.io.images import open_image
+from sightline.io.images import Preprocess, open_image
 from sightline.io.progress import Pace
-from sightline.types import COLUMNS, Failure
+from sightline.types import COLUMNS, Failure, ImageFeatures
 
 BROKEN = "words.jpg"
 
@@ -133,13 +133,33 @@ def test_captions_are_the_same_at_any_batch_size_and_number_of_workers(photos: P
     assert len(next(iter(texts))[0].splitlines()) == 13
 
 
-def test_pixels_are_exactly_those_of_every_other_caption(photos: Path, captioner: Captioner):
-    preprocess = captioner.preprocesses[0]
-    images = [open_image(name) for name in names(photos)[:3]]
-    squares = [np.asarray(preprocess.visible(image)) for image in images]
-    assert np.array_equal(
-        preprocess.normalise(np.stack(squares)), np.stack([preprocess.pixels(image) for image in images])
-    )
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_encoder_gets_normalised_pixels_and_captions_are_those_of_the_plain_path(
+    photos: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+):
+    """Mean and std differ from each other and between channels, so that any confusion of them is noticed."""
+    mean, std = (0.1, 0.4, 0.7), (0.2, 0.5, 0.9)
+    preprocess = Preprocess(size=32, resize=32, mean=mean, std=std)
+    captioner, good = load(tiny_model), [name for name in names(photos) if not name.endswith(BROKEN)]
+    backend = captioner.backends[0]
+    monkeypatch.setattr(backend, "preprocess", preprocess)
+    monkeypatch.setattr(captioner, "preprocesses", (preprocess,))
+    encode, batches = backend.encode, []
+
+    def recording(pixels: np.ndarray) -> ImageFeatures:
+        batches.append(pixels)
+        return encode(pixels)
+
+    monkeypatch.setattr(backend, "encode", recording)
+    with BulkEngine(captioner, captioner.options(), 4, workers) as engine:
+        (finished,) = engine.run([JobPart(0, tuple(good))])
+    squares = np.stack([np.asarray(preprocess.visible(open_image(name))) for name in good]) / 255  # (B, S, S, 3)
+    expected = np.stack([(squares[..., c] - mean[c]) / std[c] for c in range(3)], axis=1)  # (B, 3, S, S)
+    assert np.allclose(np.concatenate(batches), expected, atol=1e-5)
+    plain = list(captioner.stream(good, want_attention=False))
+    assert [caption.as_dict() for caption in finished.captions] == [caption.as_dict() for caption in plain]
+    monkeypatch.undo()
+    assert [caption.score for caption in captioner.stream(good)] != [caption.score for caption in plain]
 
 
 def test_an_ensemble_in_bulk(photos: Path, tiny_model: Path, tmp_path: Path):
