@@ -357,7 +357,7 @@ def test_the_verb_writes_a_table_and_its_exit_code_tells_of_failures(
 
 def test_pace_says_how_fast_and_how_long():
     pace = Pace("photos", begin=1000)
-    start = pace.seen[0][0]
+    start = pace.samples[0][0]
     assert pace(1000 + 1230, 31_750, start + 10) == "123 photos/s, 4 min left"
     assert pace(1000 + 1230, None, start + 10) == "123 photos/s"
     for second in range(10, 200):  # ten times as slow from here on: the last minute counts

@@ -1,4 +1,4 @@
-"""``sightline doctor``: what is installed, what works, is a dataset whole, does a model look at its photos."""
+"""``sightline doctor``: checks the installation, a dataset, and whether a model's captions depend on the photo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONAL = {
     "onnxscript": "`sightline export`",
     "fastapi": "sightline serve",
 }
-PHOTOS = 50  # of the dev split, captioned to see whether the model looks at them
+PHOTOS = 50  # of the val split, captioned to see whether captions depend on the photo
 
 Finding = tuple[str, str]  # "ok", "note" or "fault", and a line
 
@@ -38,23 +38,21 @@ Finding = tuple[str, str]  # "ok", "note" or "fault", and a line
 def doctor(
     data: Annotated[str | None, typer.Option("--data", help="Check this dataset, every photo included.")] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Check this model; with --data on dev photos.")
+        str | None, typer.Option("--model", "-m", help="Check this model; with --data on val photos.")
     ] = None,
 ) -> None:
     """Find out what is installed and what works. Exit code 1 when something is wrong."""
-    findings = [installed, works, caches]
-    faults = 0
-    for check in findings:
-        faults += _tell(check())
+    faults = sum(_print(check()) for check in (installed, works, caches))
     dataset: list[Dataset] = []
     if data is not None:
-        faults += _tell(whole(data, dataset))
-    faults += _tell(varied(model, dataset[0] if dataset else None))
+        faults += _print(complete(data, dataset))
+    faults += _print(varied(model, dataset[0] if dataset else None))
     if faults:
         raise typer.Exit(1)
 
 
-def _tell(findings: Iterator[Finding]) -> int:
+def _print(findings: Iterator[Finding]) -> int:
+    """Print findings as they come; returns how many are faults."""
     faults = 0
     try:
         for kind, text in findings:
@@ -67,7 +65,7 @@ def _tell(findings: Iterator[Finding]) -> int:
 
 
 def installed() -> Iterator[Finding]:
-    """Versions of what is needed and of what may be."""
+    """Versions of required and optional packages."""
     yield "ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     for name in NEEDED:
         version = _version(name)
@@ -136,26 +134,26 @@ def _tiny_caption() -> str:
 
 
 def caches() -> Iterator[Finding]:
-    """What lies in the cache folder, and how much it takes."""
+    """The size of the cache folder."""
     from sightline.io.files import cache_folder
 
     folder = cache_folder()
     files = [file for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
-    # Sparse files of a cache that is being filled take less than they say.
+    # Sparse files of a cache that is being filled take less space than their length.
     size = sum(getattr(file.stat(), "st_blocks", 0) * 512 or file.stat().st_size for file in files)
     yield "ok", f"{folder} holds {size / 1e6:,.0f} MB of features and tables; it may be deleted, they are made again"
 
 
-def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
-    """What was wrong with a dataset on loading, and which photos do not open."""
+def complete(path: str, found: list[Dataset]) -> Iterator[Finding]:
+    """Problems of a dataset on loading, and photos that do not open."""
     from sightline.data import load_dataset, verify_images
     from sightline.io.progress import meter
 
     dataset = load_dataset(path)
     found.append(dataset)
     yield "ok" if dataset.report.ok else "note", str(dataset.report)
-    with meter("opening photos") as tell:
-        failures = verify_images(dataset, tell)
+    with meter("opening photos") as update:
+        failures = verify_images(dataset, update)
     for failure in failures[:20]:
         yield "fault", failure_line(failure)
     if len(failures) > 20:
@@ -165,7 +163,7 @@ def whole(path: str, found: list[Dataset]) -> Iterator[Finding]:
 
 
 def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
-    """Whether a model loads and says different things of different photos."""
+    """Whether a model loads and gives different photos different captions."""
     from sightline.engine.captioner import load
     from sightline.nn.hub import DEFAULT_MODEL
 
@@ -174,22 +172,22 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
         return
     captioner = load(*([model] if model else []))
     every = sum(backend.parameters for backend in captioner.backends)
-    name, size = model or "the shipped model", captioner.tokenizer.size
+    name, size = model or "the default model", captioner.tokenizer.size
     yield "ok", f"{name} loads: {every:,} parameters, {size:,} tokens; run by {captioner.runtimes[0]}"
     if dataset is None:
-        yield "note", "with --data it would also be tried on photos"
+        yield "note", "give --data to check it on photos, too"
         return
     photos = [example.image for example in dataset.examples("dev")[:PHOTOS]]
     results = captioner.stream(photos, want_attention=False)
     captions = Counter(result.text for result in results if not isinstance(result, Failure))
     total = captions.total()
     if not total:
-        yield "fault", "no dev photo could be captioned"
+        yield "fault", "no val photo could be captioned"
         return
     common, times = captions.most_common(1)[0]
     line = f"{counted(len(captions), 'different caption')} of {counted(total, 'photo')}"
     if total > 1 and times > total / 2:
-        yield "fault", f"{line}; {times} times {common!r}: the model has collapsed and hardly looks at the photo"
+        yield "fault", f"{line}; {times} times {common!r}: the model has collapsed and hardly depends on the photo"
     elif not common:
         yield "fault", f"{line}; {times} are empty"
     else:

@@ -24,15 +24,15 @@ def start(context: typer.Context) -> None:
 def build(
     data: Data,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The datastore's folder; one that is there is replaced.")
+        Path, typer.Option("--output", "-o", help="Write the datastore to this folder; an existing one is replaced.")
     ],
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A model folder or hub name.", show_default="the default model")
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="train, dev, test or all.")] = "train",
+    split: Annotated[str, typer.Option("--split", help="Use this split: train, val, test or all.")] = "train",
     weight: Annotated[
         float | None,
-        typer.Option("--weight", help="Of the neighbours' captions, 0 to 1.", show_default="the best on dev photos"),
+        typer.Option("--weight", help="Weight of the neighbours' captions, 0 to 1.", show_default="the best on val"),
     ] = None,
     runtime: Runtime = "auto",
     format: Format = "auto",
@@ -48,6 +48,6 @@ def build(
     typer.echo(f"{counted(len(datastore), 'photo')} in {printable(output)}, {counted(new, 'word')} new to the model")
     if scores:
         listed = ", ".join(f"{each:g}: {percent(found)}" for each, found in scores.items())
-        typer.echo(f"CIDEr-D on dev by weight: {listed}; chosen: {datastore.contents.weight:g}")
+        typer.echo(f"CIDEr-D on val by weight: {listed}; chosen: {datastore.contents.weight:g}")
         if not datastore.contents.weight:
-            typer.echo("retrieval does not help on these dev photos; fine-tuning may: sightline train own-photos")
+            typer.echo("retrieval does not help on these val photos; fine-tuning may: sightline train own-photos")

@@ -1,4 +1,4 @@
-"""Long work says how far it is: a bar on a terminal, a plain line now and then in a log."""
+"""Progress of long work: a bar on a terminal, a plain line now and then in a log."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ _terminal = False
 
 
 def use_terminal(enabled: bool) -> None:
-    """The command line turns bars on where standard error is a terminal; a library call only ever logs."""
+    """The command line turns bars on where standard error is a terminal; a library call only logs."""
     global _terminal
     _terminal = enabled
 
 
 def track(items: Iterable[Item], label: str, total: int | None = None, every: float = 15.0) -> Iterator[Item]:
-    """Go through ``items`` and show how far along and how long still."""
+    """Iterate over ``items`` and show progress and remaining time."""
     if total is None and isinstance(items, Sized):
         total = len(items)
-    with meter(label, every) as tell:
-        tell(0, total)
+    with meter(label, every) as update:
+        update(0, total)
         for done, item in enumerate(items, 1):
             yield item
-            tell(done, total)
+            update(done, total)
 
 
 @contextmanager
 def meter(
     label: str, every: float = 15.0, unit: str = "", begin: int = 0
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """For work that reports itself: a function to be told (done, total); ``begin`` were done before it began.
+    """For work that reports itself: gives a function ``update(done, total)``; ``begin`` items were done before.
 
-    With a ``unit`` the rate is that of the last minute: "123 photos/s, 4 min left".
+    With a ``unit`` the rate of the last minute is shown: "123 photos/s, 4 min left".
     """
     pace = Pace(unit, begin) if unit else None
     if _terminal:
         with _bar(label, pace) as bar:
             yield bar
         return
-    started = spoken = time.monotonic()
+    started = logged = time.monotonic()
 
-    def tell(done: int, total: int | None) -> None:
-        nonlocal spoken
+    def update(done: int, total: int | None) -> None:
+        nonlocal logged
         now = time.monotonic()
         speed = pace(done, total, now) if pace else ""
-        if now - spoken >= every:
-            spoken = now
+        if now - logged >= every:
+            logged = now
             counted = f"{done:,} of {total:,}" if total else f"{done:,}"
             log.info("%s", f"{label}: {counted}, {speed}" if pace else line(label, done, total, now - started))
 
-    yield tell
+    yield update
 
 
 class Pace:
-    """How fast work goes and how long it will still take, judged by the last minute."""
+    """Rate and remaining time of some work, estimated from the last minute."""
 
     def __init__(self, unit: str, begin: int = 0, window: float = 60.0):
         self.unit, self.window = unit, window
-        self.seen: deque[tuple[float, int]] = deque([(time.monotonic(), begin)])
+        self.samples: deque[tuple[float, int]] = deque([(time.monotonic(), begin)])
 
     def __call__(self, done: int, total: int | None, now: float | None = None) -> str:
         now = time.monotonic() if now is None else now
-        if now - self.seen[-1][0] >= self.window / 60:
-            self.seen.append((now, done))
-        while len(self.seen) > 2 and now - self.seen[1][0] >= self.window:
-            self.seen.popleft()
-        then, before = self.seen[0]
+        if now - self.samples[-1][0] >= self.window / 60:
+            self.samples.append((now, done))
+        while len(self.samples) > 2 and now - self.samples[1][0] >= self.window:
+            self.samples.popleft()
+        then, before = self.samples[0]
         rate = (done - before) / max(now - then, 1e-9)
         speed = f"{rate:.{0 if rate >= 10 else 1}f} {self.unit}/s"
         return f"{speed}, {duration((total - done) / rate)} left" if total and rate else speed
@@ -99,11 +99,11 @@ def _bar(label: str, pace: Pace | None = None) -> Iterator[Callable[[int, int | 
 
     left = TextColumn("{task.fields[pace]}") if pace else TimeRemainingColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left)
-    # Results go to stdout as they are: a bar must not carry them over to stderr.
+    # Results go to stdout: a bar must not redirect them to stderr.
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task(label, total=None, pace="")
 
-        def tell(done: int, total: int | None) -> None:
+        def update(done: int, total: int | None) -> None:
             progress.update(task, completed=done, total=total, pace=pace(done, total) if pace else "")
 
-        yield tell
+        yield update
