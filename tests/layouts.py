@@ -12,8 +12,8 @@ from sightline.data import load_dataset
 from sightline.data.dataset import Dataset
 from sightline.errors import SightlineError
 
-SIZES = {"train": 8, "dev": 2, "test": 2}
-KARPATHY = {"train": "train", "dev": "val", "test": "test"}
+SIZES = {"train": 8, "val": 2, "test": 2}
+KARPATHY = {"train": "train", "val": "val", "test": "test"}
 
 
 def sizes(dataset: Dataset) -> dict[str, int]:

@@ -192,7 +192,7 @@ def test_calibrating_a_folder(
     assert out.rstrip().endswith(f"written to {folder / 'confidence.json'}")
     confidence = load(folder).confidence
     assert confidence is not None
-    assert confidence.record["dev_photos"] == 24
+    assert confidence.record["val_photos"] == 24
     assert confidence.record["train_photos"] == 24
     code, out, _ = run(capfd, "caption", sketches / "00.png", "--model", folder, "--json")
     assert json.loads(out)[0]["calibrated"] is True

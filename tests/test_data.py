@@ -43,7 +43,7 @@ def test_flickr8k_as_images_and_captions_txt(tmp_path: Path) -> None:
     draw_all(tmp_path / "Images")
     write_csv(tmp_path / "captions.txt", [["image", "caption"], *caption_rows()])
     dataset = load_dataset(tmp_path)
-    assert dataset.name == "flickr8k" and sizes(dataset) == {"train": 8, "dev": 2, "test": 2}
+    assert dataset.name == "flickr8k" and sizes(dataset) == {"train": 8, "val": 2, "test": 2}
     assert "drawn at random with seed 0" in str(dataset.report) and dataset.report.ok
     published = {drawing.name: drawing.captions for drawing in EVERY}
     assert all(example.captions == published[example.name] for example in dataset.splits["train"])
@@ -52,13 +52,13 @@ def test_flickr8k_as_images_and_captions_txt(tmp_path: Path) -> None:
     for split, drawings in DRAWINGS.items():
         (tmp_path / f"Flickr_8k.{split}Images.txt").write_text("\n".join(drawing.name for drawing in drawings))
     official = load_dataset(tmp_path)
-    assert names(official, "dev") == {drawing.name for drawing in DEV} and not official.report.notes
+    assert names(official, "val") == {drawing.name for drawing in DEV} and not official.report.notes
 
 
 def test_flickr8k_in_karpathys_json(tmp_path: Path) -> None:
     draw_all(tmp_path / "images")
     (tmp_path / "dataset_flickr8k.json").write_text(json.dumps(karpathy()))
-    assert names(load_dataset(tmp_path), "dev") == {drawing.name for drawing in DEV}
+    assert names(load_dataset(tmp_path), "val") == {drawing.name for drawing in DEV}
 
 
 def test_every_fault_of_flickr8k_is_reported_and_none_is_fatal(tiny_flickr8k: Path) -> None:
@@ -101,7 +101,7 @@ def test_every_fault_of_flickr8k_is_reported_and_none_is_fatal(tiny_flickr8k: Pa
 @pytest.mark.real
 def test_real_flickr8k(real_flickr8k: Path) -> None:
     dataset = load_dataset(real_flickr8k)
-    assert sizes(dataset) == {"train": 6000, "dev": 1000, "test": 1000}
+    assert sizes(dataset) == {"train": 6000, "val": 1000, "test": 1000}
     assert all(len(example.captions) == 5 for split in dataset.splits.values() for example in split)
     assert dataset.report.counts["repeated_caption"] == 10
     assert dataset.report.counts["missing_image"] >= 1  # among them 2258277193_586949ec62.jpg.1
@@ -119,7 +119,7 @@ def test_flickr30k_with_the_public_splits(tmp_path: Path) -> None:
     (tmp_path / "dataset_flickr30k.json").write_text(json.dumps(karpathy()))
     dataset = load_dataset(tmp_path)
     assert dataset.name == "flickr30k" and sizes(dataset) == SIZES and dataset.report.ok
-    assert names(dataset, "dev") == {drawing.name for drawing in DEV}
+    assert names(dataset, "val") == {drawing.name for drawing in DEV}
 
 
 def test_flickr30k_token_file(tmp_path: Path, tiny_flickr8k: Path) -> None:
@@ -127,7 +127,7 @@ def test_flickr30k_token_file(tmp_path: Path, tiny_flickr8k: Path) -> None:
     draw_all(root / "images")
     shutil.copy(tiny_flickr8k / "Flickr8k_text" / "Flickr8k.token.txt", root / "results_20130124.token")
     dataset = load_dataset(root)
-    assert dataset.name == "flickr30k" and sizes(dataset) == {"train": 10, "dev": 1, "test": 1}
+    assert dataset.name == "flickr30k" and sizes(dataset) == {"train": 10, "val": 1, "test": 1}
 
 
 def test_flickr30k_results_csv_with_its_broken_row(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_coco_annotations_with_val_halved(tmp_path: Path) -> None:
     dataset = load_dataset(root)
     assert dataset.name == "coco" and sizes(dataset) == SIZES and dataset.report.ok
     assert "half of dev drawn at random with seed 0" in str(dataset.report)
-    assert names(dataset, "dev") | names(dataset, "test") == {drawing.name for drawing in DEV + TEST}
+    assert names(dataset, "val") | names(dataset, "test") == {drawing.name for drawing in DEV + TEST}
     assert all(example.name.isdigit() for example in dataset.splits["test"])
 
 
@@ -263,7 +263,7 @@ def test_several_tables_must_be_named(tmp_path: Path) -> None:
     for name in ("one.csv", "two.csv"):
         write_csv(tmp_path / name, [["image", "caption"], *caption_rows()])
     assert "several caption tables (one.csv, two.csv)" in refusal(DataError, tmp_path)
-    assert sizes(load_dataset(tmp_path / "two.csv")) == {"train": 8, "dev": 2, "test": 2}
+    assert sizes(load_dataset(tmp_path / "two.csv")) == {"train": 8, "val": 2, "test": 2}
 
 
 def test_an_emptied_split_is_fatal(tiny_flickr8k: Path) -> None:
@@ -282,7 +282,7 @@ def test_random_split_is_announced_in_the_log(tmp_path: Path, caplog: pytest.Log
 
 def test_splits_are_reached_by_their_common_names(tiny_flickr8k: Path) -> None:
     dataset = load_dataset(tiny_flickr8k)
-    assert dataset.examples("val") is dataset.splits["dev"]
+    assert dataset.examples("val") is dataset.splits["val"]
     assert len(list(dataset.captions("train"))) == 40
     with pytest.raises(ConfigError, match="choose train, dev or test"):
         dataset.examples("tset")

@@ -20,7 +20,7 @@ def test_folder_with_a_table(tmp_path: Path, delimiter: str, columns: tuple[str,
     write_csv(path, [list(columns), *caption_rows()], delimiter)
     for source in (tmp_path, path):
         dataset = load_dataset(source)
-        assert dataset.name == "folder" and sizes(dataset) == {"train": 8, "dev": 2, "test": 2}
+        assert dataset.name == "folder" and sizes(dataset) == {"train": 8, "val": 2, "test": 2}
         assert "no split is published here" in str(dataset.report) and dataset.report.ok
 
 
@@ -64,7 +64,7 @@ def test_folder_with_a_folder_per_split(tmp_path: Path) -> None:
         write_csv(tmp_path / split / "metadata.csv", rows)
     dataset = load_dataset(tmp_path)
     assert sizes(dataset) == SIZES
-    assert all(example.image.parent.name == "dev" for example in dataset.splits["dev"])
+    assert all(example.image.parent.name == "val" for example in dataset.splits["val"])
 
 
 def test_folder_with_text_beside_each_image(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_folder_with_text_beside_each_image(tmp_path: Path) -> None:
         (tmp_path / "deep" / drawing.name).with_suffix(".txt").write_text("\n".join(drawing.captions) + "\n\n")
     (tmp_path / "deep" / EVERY[-1].name).with_suffix(".txt").touch()
     dataset = load_dataset(tmp_path)
-    assert sizes(dataset) == {"train": 9, "dev": 1, "test": 1}
+    assert sizes(dataset) == {"train": 9, "val": 1, "test": 1}
     assert dataset.report.counts == {"empty_caption": 1, "image_without_captions": 1}
 
 

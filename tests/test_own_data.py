@@ -119,7 +119,7 @@ def test_training_and_evaluation_split_ones_own_photos_alike(my_captions: Path, 
 
 
 def test_a_run_says_whether_it_passed_the_model_it_began_with(my_captions: Path, tiny_model: Path, caplog) -> None:
-    start = evaluate(load(tiny_model, runtime="torch"), my_captions, "dev", metrics=["bleu"]).scores
+    start = evaluate(load(tiny_model, runtime="torch"), my_captions, "val", metrics=["bleu"]).scores
     caplog.set_level("INFO", "sightline")
     recipe = parse_recipe(TINY, [f"training.init={tiny_model}", "training.epochs=9", "training.metric=bleu_1"])
     best = train(recipe, my_captions, run := my_captions.parent / "run")
@@ -150,7 +150,7 @@ def test_a_run_that_gained_nothing_says_so(metric: str, name: str) -> None:
 
 @pytest.mark.parametrize(("passed", "advice"), [(True, "sightline evaluate mine"), (False, "stay with default")])
 def test_what_to_do_next_depends_on_whether_it_gained(passed: bool, advice: str, capsys) -> None:
-    _show({"epoch": 0, "dev_nll": 2.5, "cider": 0.3, "passed_start": passed}, Path("mine"), "my.csv", "default")
+    _show({"epoch": 0, "val_nll": 2.5, "cider": 0.3, "passed_start": passed}, Path("mine"), "my.csv", "default")
     assert f"next: {advice}" in capsys.readouterr().out
 
 

@@ -73,7 +73,7 @@ def test_shards_are_the_dataset_they_were_made_of(shards: Path, published: Datas
         assert [example.captions for example in ours] == [example.captions for example in theirs]
         for one, other in zip(ours, theirs):
             assert np.array_equal(np.asarray(open_image(one.image)), np.asarray(open_image(other.image)))
-    assert dataset.examples("dev")[0].name == "dev/00000.tar::000000.jpg"
+    assert dataset.examples("val")[0].name == "dev/00000.tar::000000.jpg"
 
 
 def test_shards_without_captions_or_photos_are_one_line(tmp_path: Path):

@@ -44,7 +44,7 @@ def four_photos(tmp_path_factory):
     root = tmp_path_factory.mktemp("four")
     rows = ["image,caption,split"]
     for number, caption in enumerate(FOUR):
-        for split in ("train", "dev", "test"):
+        for split in ("train", "val", "test"):
             name = f"{split}_{number}.png"
             _picture(number).save(root / name)
             rows.append(f"{name},{caption},{split}")
@@ -164,7 +164,7 @@ def test_language_is_learned_without_photos_and_kept_for_captioning(four_photos,
     text.write_text("two blue circles\nan orange star on grass\n" * 8)
     changes = [f'data.text=["{text}"]', *tiny_version("dinov2-language", tmp_path), "training.batch_size=4"]
     best = train(load_recipe("dinov2-language", changes), four_photos, tmp_path / "language")
-    assert best["dev_nll"] < 1.0  # blind guessing among the twenty words: 3.0
+    assert best["val_nll"] < 1.0  # blind guessing among the twenty words: 3.0
     assert "cider" not in best  # nothing was captioned
     recipe = load_recipe(
         "dinov2-transformer", [*tiny_version("dinov2-transformer", tmp_path), f"training.init={tmp_path / 'language'}"]
@@ -326,7 +326,7 @@ def test_two_processes_give_the_result_of_one(tiny_flickr8k, tmp_path, accumulat
         if name.startswith(("weights", "average")):
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=2e-5, msg=name)
     first, second = read_history(tmp_path / "one")[-1], read_history(tmp_path / "two")[-1]
-    assert second["dev_nll"] == pytest.approx(first["dev_nll"], rel=1e-4)
+    assert second["val_nll"] == pytest.approx(first["val_nll"], rel=1e-4)
 
 
 # -- what can go wrong ------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def test_the_best_epoch_is_kept_and_training_stops_when_it_no_longer_improves(ti
     best = train(parse_recipe(TINY, ["training.epochs=9", "training.patience=2"]), tiny_flickr8k, tmp_path / "run")
     assert best["epoch"] == 1
     assert [record["epoch"] for record in read_history(tmp_path / "run")] == [0, 1, 2, 3]
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["epoch"] == 1
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["val"]["epoch"] == 1
 
 
 def test_a_fine_tuned_layer_changes_and_those_below_it_do_not(tiny_flickr8k, tmp_path):
@@ -402,7 +402,7 @@ def test_curves_and_samples_are_left_for_people(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
     history = read_history(tmp_path / "run")
     assert len(history) == 4
-    assert {"train_nll", "dev_nll", "dev_nll_per_character", "dev_nll_per_caption", "cider", "bleu_4"} <= set(
+    assert {"train_nll", "val_nll", "val_nll_per_character", "val_nll_per_caption", "cider", "bleu_4"} <= set(
         history[0]
     )
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))

@@ -18,11 +18,11 @@ from sightline.errors import ConfigError
 from sightline.io.progress import meter
 from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.feature_cache import FeatureCache
-from sightline.training.setup import build_model, build_tokenizer, feature_cache
+from sightline.training.setup import build_model, build_tokenizer, feature_cache, first_of_each_source
 
 log = logging.getLogger("sightline.bulk")
 SHARE = 4096
-SPLITS = ("train", "dev")  # test is captioned from the photos themselves
+SPLITS = ("train", "val")  # test is captioned from the photos themselves
 
 
 def build_features(
@@ -46,8 +46,8 @@ def open_caches(recipe: Recipe, data: str, format: str) -> list[FeatureCache]:
     caches = []
     for split in SPLITS:
         examples = dataset.examples(split)
-        if split == "dev" and recipe.training.dev_photos:
-            examples = examples[: recipe.training.dev_photos]
+        if split == "val":
+            examples = first_of_each_source(examples, recipe.training.val_photos)
         cache = feature_cache(model, examples, recipe, augment=recipe.data.augment and split == "train")
         if cache is None:
             raise ConfigError(f"{recipe.title or 'this recipe'} trains on pixels: there are no features to keep")

@@ -62,6 +62,9 @@ Ray = Annotated[
     ),
 ]
 Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]
+DataSources = Annotated[
+    list[str], typer.Option("--data", help="A dataset's folder, or a captions table; several make a mixture.")
+]
 Format = Annotated[
     str, typer.Option("--format", help="The dataset's format: auto, flickr8k, flickr30k, coco, folder or shards.")
 ]

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from sightline.cli.console import (
     Data,
+    DataSources,
     Format,
     Overrides,
     Ray,
@@ -25,7 +26,7 @@ from sightline.cli.console import (
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`sightline recipes`) or a .toml file.")],
-    data: Data,
+    data: DataSources,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The run's folder.", show_default="runs/RECIPE")
     ] = None,
@@ -48,19 +49,20 @@ def train(
         _show(best, folder, data, chosen.training.init)
 
 
-def _show(best: dict[str, Any], folder: Path, data: str, start: str | None) -> None:
+def _show(best: dict[str, Any], folder: Path, data: list[str], start: str | None) -> None:
     from rich.table import Table
 
-    table = Table("best epoch", "dev loss per token", title=str(folder), title_justify="left")
-    row = [str(best["epoch"] + 1), f"{best['dev_nll']:.3f}"] if "dev_nll" in best else ["none", ""]
+    table = Table("best epoch", "val loss per token", title=str(folder), title_justify="left")
+    row = [str(best["epoch"] + 1), f"{best['val_nll']:.3f}"] if "val_nll" in best else ["none", ""]
     for key in ordered([key for key in best if key in ("bleu_1", "bleu_4", "rouge_l", "cider")]):
         table.add_column(score_label(key), justify="right")
         row.append(percent(best[key]))
     table.add_row(*row)
     console().print(table)
-    advice = f"sightline evaluate {folder} --data {data} --split dev"
+    sources = " ".join(f"--data {source}" for source in data)
+    advice = f"sightline evaluate {folder} {sources} --split val"
     if not best.get("passed_start", True):
-        advice = f"stay with {start}, which is better on dev; more photos or captions may help"
+        advice = f"stay with {start}, which is better on val; more photos or captions may help"
     console().print(f"next: {advice}", markup=False, soft_wrap=True)
 
 

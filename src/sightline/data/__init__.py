@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder, shards
 from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_images
+from sightline.data.mixture import mix
+from sightline.data.objects import find_objects, read_objects, with_objects
 from sightline.data.reading import read_text
 from sightline.data.results import read_references, read_results, write_results
 from sightline.errors import ConfigError, DataError, nearest
@@ -19,10 +22,14 @@ __all__ = [
     "Example",
     "Report",
     "load_dataset",
+    "load_datasets",
+    "mix",
+    "read_objects",
     "read_references",
     "read_results",
     "read_text",
     "verify_images",
+    "with_objects",
     "write_results",
 ]
 
@@ -65,6 +72,14 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Datas
                 f"{printable(path)} holds no known dataset ({', '.join(DATASETS)}): "
                 "add a captions.csv with the columns image,caption beside the images"
             )
-        return DATASETS[format].load(root, seed)
+        dataset = DATASETS[format].load(root, seed)
+        labels = find_objects(root)
+        return with_objects(dataset, labels) if labels else dataset
     except OSError as error:
         raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
+
+
+def load_datasets(paths: Sequence[str | Path], format: str = "auto", seed: int = 0) -> Dataset:
+    """One dataset, or several as a mixture."""
+    loaded = [load_dataset(path, format, seed) for path in paths]
+    return loaded[0] if len(loaded) == 1 else mix(loaded)

@@ -51,7 +51,7 @@ def _annotation_files(root: Path) -> list[Path]:
 
 def _add_annotations(gathering: Gathering, path: Path) -> None:
     content = read_json(path)
-    split = "train" if "train" in path.name else "dev"
+    split = "train" if "train" in path.name else "val"
     files: dict[object, str] = {}
     for position, image in enumerate(objects(content, "images", path)):
         try:

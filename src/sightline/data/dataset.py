@@ -10,17 +10,17 @@ from sightline.errors import ConfigError
 from sightline.io.files import FileSlice, printable
 from sightline.types import Failure
 
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "val", "test")
 
 # How splits are called in the wild; "restval" is the part of COCO's validation set that everyone trains on.
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
     "restval": "train",
-    "dev": "dev",
-    "val": "dev",
-    "valid": "dev",
-    "validation": "dev",
+    "dev": "val",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
     "test": "test",
     "testing": "test",
 }
@@ -37,7 +37,8 @@ FAULTS = {
     "image_without_captions": "images have no caption and were left out",
     "two_files": "image names are in several folders; the first was taken",
     "unknown_in_list": "entries of the split lists have no image or no caption and were left out",
-    "two_splits": "images stand in several splits and were kept in the last (test, then dev)",
+    "two_splits": "images stand in several splits and were kept in the last (test, then val)",
+    "two_sources": "training images also stand in another source's val or test split and were left out of train",
     "unlisted": "captioned images are in no split list and were left out",
 }
 # The words that change where there is only one.
@@ -54,6 +55,8 @@ class Example:
     image: Path | FileSlice
     captions: tuple[str, ...]
     name: str  # file name, path within the folder, or COCO's number: unique within a dataset
+    source: str = ""  # which dataset of a mixture it comes from
+    objects: frozenset[str] | None = None  # categories known to be in the photo; None: nobody labelled it
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples by split (train, dev, test), sorted by name."""
+    """Examples by split (train, val, test), sorted by name."""
 
     name: str
     root: Path
@@ -100,10 +103,10 @@ class Dataset:
     report: Report
 
     def examples(self, split: str) -> list[Example]:
-        """The examples of one split; "val" and the like mean dev."""
+        """The examples of one split; "dev" and the like mean val."""
         known = SPLIT_NAMES.get(split.lower())
         if known is None:
-            raise ConfigError(f"there is no split {printable(repr(split))}: choose train, dev or test")
+            raise ConfigError(f"there is no split {printable(repr(split))}: choose train, val or test")
         return self.splits[known]
 
     def captions(self, split: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from sightline.io.files import printable
 KARPATHY, TOKENS, TABLE = "dataset_flickr30k.json", "results_20130124.token", "results.csv"
 LISTS = {
     "train": ("flickr30k_train.txt", "train.txt"),
-    "dev": ("flickr30k_val.txt", "val.txt"),
+    "val": ("flickr30k_val.txt", "val.txt"),
     "test": ("flickr30k_test.txt", "test.txt"),
 }
 

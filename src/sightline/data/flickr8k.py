@@ -18,8 +18,8 @@ from sightline.io.files import printable
 
 TOKENS, KARPATHY, TABLE = "Flickr8k.token.txt", "dataset_flickr8k.json", "captions.txt"
 LISTS = {
-    split: (f"Flickr_8k.{split}Images.txt", f"Flickr8k.{split}Images.txt", f"Flicker_8k.{split}Images.txt")
-    for split in ("train", "dev", "test")
+    split: (f"Flickr_8k.{name}Images.txt", f"Flickr8k.{name}Images.txt", f"Flicker_8k.{name}Images.txt")
+    for split, name in (("train", "train"), ("val", "dev"), ("test", "test"))
 }
 
 

@@ -70,7 +70,7 @@ class Gathering:
     ) -> None:
         self.name = name
         self.root = root
-        self.held_out = held_out  # share of the photos for dev, and again for test, where no split is published
+        self.held_out = held_out  # share of the photos for val, and again for test, where no split is published
         self.images: Index = images or ImageIndex(root, skip_folders)
         self.report = Report()
         self.captions: dict[Image, list[tuple[str, str]]] = {}  # (number, text)
@@ -166,10 +166,10 @@ class Gathering:
         if len(self.published) < 2:
             shuffled.shuffle(everything)
             share = max(1, round(len(everything) * self.held_out))
-            dev, test, train = everything[:share], everything[share : 2 * share], everything[2 * share :]
-            sizes = f"{len(train):,} train, {len(dev):,} dev and {len(test):,} test photos"
+            val, test, train = everything[:share], everything[share : 2 * share], everything[2 * share :]
+            sizes = f"{len(train):,} train, {len(val):,} val and {len(test):,} test photos"
             self.note(f"no split is published here: {sizes} drawn at random with seed {seed}")
-            return {"train": train, "dev": dev, "test": test}
+            return {"train": train, "val": val, "test": test}
         splits: dict[str, list[Image]] = {split: [] for split in SPLITS}
         for path in everything:
             homes = [split for split in SPLITS if path in self.published.get(split, ())]
@@ -179,7 +179,7 @@ class Gathering:
                 splits[homes[-1]].append(path)
             else:
                 self.report.add("unlisted", self.names[path])
-        for absent, other in (("dev", "test"), ("test", "dev")):
+        for absent, other in (("val", "test"), ("test", "val")):
             if absent not in self.published:
                 shuffled.shuffle(splits[other])
                 middle = len(splits[other]) // 2

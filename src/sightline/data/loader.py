@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sightline.data.dataset import Example
 from sightline.errors import ConfigError
+from sightline.io.files import content_digest
 from sightline.io.images import Preprocess, open_image
 from sightline.types import ImageFeatures
 
@@ -44,10 +45,13 @@ class Batch:
         return replace(self, photos=self.photos.to(device), tokens=self.tokens.to(device), teacher=teacher)
 
 
-def view_pixels(preprocess: Preprocess, image: Any, view: int, seed: int) -> Tensor:
+def view_pixels(preprocess: Preprocess, image: Any, view: int, seed: int = 0) -> Tensor:
     """One of a photo's lasting views: the first is the plain photo, the others are augmented, always alike."""
     opened = open_image(image)
-    return preprocess.augmented(opened, torch.Generator().manual_seed(seed)) if view else preprocess(opened)
+    if not view:
+        return preprocess(opened)
+    drawn = int.from_bytes(content_digest(image)[:7], "big") + view + 1_000_003 * seed
+    return preprocess.augmented(opened, torch.Generator().manual_seed(drawn))
 
 
 class PixelPhotos:
@@ -62,10 +66,7 @@ class PixelPhotos:
             return torch.stack([self._pixels(index, chance) for index in indices])
         drawn = [chance.randrange(self.views) for _ in indices]  # as `CachedPhotos` draws them for the teacher
         return torch.stack(
-            [
-                view_pixels(self.preprocess, self.paths[photo], view, photo * self.views + view)
-                for photo, view in zip(indices, drawn)
-            ]
+            [view_pixels(self.preprocess, self.paths[photo], view) for photo, view in zip(indices, drawn)]
         )
 
     def _pixels(self, index: int, chance: random.Random) -> Tensor:
@@ -113,6 +114,7 @@ class CaptionLoader:
         processes: int = 1,
         pad: int = 0,
         teacher: PhotoSource | None = None,
+        weights: Sequence[float] | None = None,  # of each photo: how often an epoch has it; None: once
     ):
         if by_length and choice == "random" and per_photo > 1:
             raise ConfigError(
@@ -124,6 +126,7 @@ class CaptionLoader:
         self.batch_size, self.choice, self.per_photo, self.by_length = batch_size, choice, per_photo, by_length
         self.seed, self.workers, self.pad = seed, workers, pad
         self.process, self.processes = process, processes
+        self.weights = weights
 
     def __len__(self) -> int:
         return len(self._plan(0))
@@ -144,11 +147,42 @@ class CaptionLoader:
     def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
         """Batches of (photo, its chosen captions)."""
         chance = random.Random(f"{self.seed}/{epoch}")
-        chosen = [(photo, self._choose(photo, chance)) for photo in range(len(self.captions))]
+        chosen = [(photo, self._choose(photo, chance)) for photo in self._photos(chance)]
         if self.by_length:
             return self._by_length([(photo, [caption]) for photo, picks in chosen for caption in picks], chance)
         chance.shuffle(chosen)
-        return _cut(chosen, self.batch_size)
+        return self._by_count(chosen, chance)
+
+    def _photos(self, chance: random.Random) -> list[int]:
+        """The photos of an epoch. One of weight 2.3 comes twice, and a third time in three epochs of ten."""
+        if self.weights is None:
+            return list(range(len(self.captions)))
+        photos: list[int] = []
+        for weight in sorted(set(self.weights)):
+            group = [photo for photo, own in enumerate(self.weights) if own == weight]
+            whole = int(weight)
+            photos += group * whole + chance.sample(group, round((weight - whole) * len(group)))
+        return photos
+
+    def _by_count(
+        self, chosen: list[tuple[int, list[int]]], chance: random.Random
+    ) -> list[list[tuple[int, list[int]]]]:
+        """Batches whose photos have equally many captions: none is padded with empty ones.
+
+        A batch is so many photos, whatever the number of their captions. So a photo with five captions weighs as much
+        as a photo with one.
+        """
+        counts = sorted({len(picks) for _, picks in chosen})
+        if len(counts) == 1:
+            return _cut(chosen, self.batch_size)
+        full, rest = [], []
+        for count in counts:
+            batches = _cut([pair for pair in chosen if len(pair[1]) == count], self.batch_size)
+            full += [batch for batch in batches if len(batch) == self.batch_size]
+            rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
+        batches = full + _cut(rest, self.batch_size)
+        chance.shuffle(batches)
+        return batches
 
     def _choose(self, photo: int, chance: random.Random) -> list[int]:
         count = len(self.captions[photo])

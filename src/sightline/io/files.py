@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -44,6 +45,14 @@ class FileSlice:
 
 def byte_count(file: Path | FileSlice) -> int:
     return file.size if isinstance(file, FileSlice) else file.stat().st_size
+
+
+def content_digest(file: Path | FileSlice) -> bytes:
+    """SHA-256 of a photo's bytes: what it is, wherever it lies."""
+    if isinstance(file, FileSlice):
+        return hashlib.sha256(file.read(file.size)).digest()
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 def is_image_path(path: str | Path) -> bool:

@@ -40,6 +40,8 @@ class DataSection(Section):
     augment: bool = False
     views: Size = 1  # how many views of a photo a frozen encoder's or teacher's cache has (1: the plain one)
     cache: bool = True  # compute a frozen encoder's features once
+    cache_precision: Literal["float32", "bfloat16", "int8"] = "float32"  # what the cached features are computed in
+    weights: dict[str, Positive] = Field(default_factory=dict)  # of a mixture's sources: how often an epoch has a photo
     workers: Count = 0
     text: tuple[str, ...] | None = None  # no photos: learn the language from the captions and these files, one a line
 
@@ -110,6 +112,7 @@ class TransformerDecoder(Section):
     dropout: Fraction = 0.1
     pooled: bool = True  # the photo's one vector is a memory token beside the grid
     tie_output: bool = False  # output weights are the embedding's
+    photo_blocks: Annotated[int, Field(ge=0, le=100)] = 0  # self-attention over the photo's cells before the words'
 
 
 class EmbeddingSection(Section):
@@ -170,10 +173,10 @@ class TrainingSection(Section):
     precision: Literal["no", "bf16", "fp16"] = "no"
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the averaged weights; 0: off
     accumulate: Size = 1
-    metric: Literal["cider", "bleu_4", "bleu_1", "rouge_l", "loss"] = "cider"  # of generated dev captions
+    metric: Literal["cider", "bleu_4", "bleu_1", "rouge_l", "loss"] = "cider"  # of generated val captions
     patience: Count = 5  # evaluations without a better one; 0: never stop early
     evaluate_every: Size = 1  # epochs
-    dev_photos: Count = 0  # score only so many dev photos while training; 0: all
+    val_photos: Count = 0  # score only so many val photos of each source while training; 0: all
     checkpoint_minutes: Positive = 5.0
     init: str | None = None  # a model this run starts from: a folder, a shipped model's name ("default") or a hub name
     new_words: Size | None = None  # with init: words of the captions seen so often join its vocabulary; None: none do

@@ -43,19 +43,21 @@ class Records:
 def epoch_line(record: dict[str, Any]) -> str:
     shown = {
         "train": ("train_nll", "{:.3f}"),
-        "dev": ("dev_nll", "{:.3f}"),
-        "per char": ("dev_nll_per_character", "{:.3f}"),
+        "val": ("val_nll", "{:.3f}"),
+        "per char": ("val_nll_per_character", "{:.3f}"),
         NAMES["cider"]: ("cider", "{:.1f}"),
         NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
     }
     told = {key: 100 * value if key in NAMES else value for key, value in record.items()}  # scores as in the tables
     parts = [f"{label} {form.format(told[key])}" for label, (key, form) in shown.items() if key in told]
+    for source, scores in record.get("sources", {}).items():
+        parts.append(f"{source} {100 * scores['cider']:.1f}")
     return f"epoch {record['epoch'] + 1}: " + ", ".join(parts) + ("  (best so far)" if record.get("best") else "")
 
 
 def scores_line(scores: dict[str, float]) -> str:
-    return "dev " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
+    return "val " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
 
 
 def passed(start: dict[str, float], best: dict[str, Any], metric: str) -> bool:
@@ -68,8 +70,8 @@ def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
     name = "cider" if metric == "loss" else metric
     before, after = f"{100 * start[name]:.1f}", f"{100 * best[name]:.1f}"
     if passed(start, best, metric):
-        return f"dev {NAMES[name]} {after}, the model it began with {before}"
-    return f"no epoch was better than the model it began with: dev {NAMES[name]} {after} at best, {before} before"
+        return f"val {NAMES[name]} {after}, the model it began with {before}"
+    return f"no epoch was better than the model it began with: val {NAMES[name]} {after} at best, {before} before"
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sightline.data import Dataset, Example, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
-from sightline.errors import CheckpointError, ConfigError
+from sightline.errors import CheckpointError, ConfigError, nearest
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.decoders import build_decoder, build_embedding
@@ -36,9 +36,10 @@ class Parts:
     model: CaptionModel
     objective: Objective
     train: CaptionLoader
-    dev: CaptionLoader
-    dev_examples: list[Example]
+    val: CaptionLoader
+    val_examples: list[Example]
     references: list[Sequence[str]]  # of the training photos
+    objects: list[frozenset[str] | None]  # of the training photos, where they are labelled
 
     def checkpoint(self, metrics: dict) -> Checkpoint:
         decoding = {"max_length": self.tokenizer.max_length, **self.recipe.decoding.options()}
@@ -99,9 +100,9 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     tokenizer = build_tokenizer(recipe, dataset)
     model = build_model(recipe, tokenizer)
     data, training = recipe.data, recipe.training
-    train, dev = dataset.examples("train"), dataset.examples("dev")
-    if training.dev_photos:
-        dev = dev[: training.dev_photos]
+    train = dataset.examples("train")
+    val = first_of_each_source(dataset.examples("val"), training.val_photos)
+    weights = photo_weights(train, data.weights)
     teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
     taught = teacher_photos(teacher, train, data.views if data.augment else 1) if teacher else None
@@ -128,18 +129,39 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
             by_length=data.by_length,
             seed=training.seed,
             teacher=taught,
+            weights=weights,
             **common,
         ),
         CaptionLoader(
-            [[tokenizer.encode(text) for text in example.captions] for example in dev],
-            photo_source(model, dev, recipe, augment=False),
+            [[tokenizer.encode(text) for text in example.captions] for example in val],
+            photo_source(model, val, recipe, augment=False),
             batch_size=max(training.batch_size, processes),
             choice="all",
             **common,
         ),
-        dev,
+        val,
         [example.captions for example in train],
+        [example.objects for example in train],
     )
+
+
+def first_of_each_source(examples: Sequence[Example], count: int) -> list[Example]:
+    """The first ``count`` photos of every source; all where it is 0."""
+    if not count:
+        return list(examples)
+    sources = dict.fromkeys(example.source for example in examples)
+    return [own for name in sources for own in [e for e in examples if e.source == name][:count]]
+
+
+def photo_weights(examples: Sequence[Example], weights: dict[str, float]) -> list[float] | None:
+    """How often an epoch has each photo, by its source; None where all have it once."""
+    if not weights:
+        return None
+    sources = list(dict.fromkeys(example.source for example in examples))
+    if unknown := [name for name in weights if name not in sources]:
+        known = ", ".join(filter(None, sources)) or "one dataset only, which needs no weight"
+        raise ConfigError(f"data.weights names {unknown[0]!r}{nearest(unknown[0], sources)}; there is {known}")
+    return [weights.get(example.source, 1.0) for example in examples]
 
 
 def _objective(recipe: Recipe, tokenizer: Tokenizer, model: CaptionModel, teacher: Checkpoint | None) -> Objective:
@@ -173,7 +195,9 @@ def feature_cache(
     views = recipe.data.views if augment else 1
     if augment and views == 1:
         raise ConfigError("data.augment with cached features needs data.views of 2 or more, or data.cache=false")
-    return FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, views=views)
+    return FeatureCache(
+        model.encoder, examples, grid=model.decoder.uses_grid, views=views, precision=recipe.data.cache_precision
+    )
 
 
 class Step(nn.Module):

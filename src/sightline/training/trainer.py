@@ -1,4 +1,4 @@
-"""The one training loop: any recipe, resumable to the bit, selected by the quality of generated dev captions."""
+"""The one training loop: any recipe, resumable to the bit, selected by the quality of generated val captions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_seed
 
-from sightline.data import Dataset, load_dataset
+from sightline.data import Dataset, load_datasets
 from sightline.data.loader import Batch
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
@@ -40,10 +40,15 @@ QUICK_METRICS = ("bleu", "rouge", "cider")
 
 
 def train(
-    recipe: Recipe, data: str | Path | Dataset, output: str | Path, resume: bool = False, format: str = "auto"
+    recipe: Recipe,
+    data: str | Path | Dataset | Sequence[str | Path],
+    output: str | Path,
+    resume: bool = False,
+    format: str = "auto",
 ) -> dict[str, Any]:
-    """Train a recipe on a dataset into a model folder; returns the best epoch's record."""
-    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
+    """Train a recipe on a dataset, or several, into a model folder; returns the best epoch's record."""
+    paths = [data] if isinstance(data, str | Path) else data
+    dataset = paths if isinstance(paths, Dataset) else load_datasets(paths, format)
     log.info("%s", dataset.report)
     return Trainer(recipe, dataset, Path(output), resume).run()
 
@@ -105,7 +110,7 @@ class Trainer:
                 self.progress |= {"epoch": self.progress["epoch"] + 1, "batch": 0, "sums": {}}
                 if self.settings.patience and self.progress["bad"] >= self.settings.patience:
                     times = counted(self.settings.patience, "evaluation")
-                    log.info("no better dev %s for %s: done", self.settings.metric, times)
+                    log.info("no better val %s for %s: done", self.settings.metric, times)
                     self.progress["finished"] = True
                 self._save_state()
                 self._stop_if_interrupted()
@@ -215,10 +220,10 @@ class Trainer:
         samples: list[tuple[str, str, str]] = []
         if due:
             with self._averaged():
-                record |= self._dev_losses()
+                record |= self._val_losses()
                 if self.recipe.data.text is None:  # without photos there is nothing to caption
-                    captions = self._dev_captions(self.parts.checkpoint({}))
-                    record |= self._dev_scores(captions)
+                    captions = self._val_captions(self.parts.checkpoint({}))
+                    record |= self._val_scores(captions)
                     samples = self._samples(captions)
                 self._select(record)
         if self.records:
@@ -226,7 +231,7 @@ class Trainer:
         return record
 
     def _score_start(self) -> None:
-        """What the model that a new run starts from says of the dev photos, as it is: the mark for the run to pass.
+        """What the model that a new run starts from says of the val photos, as it is: the mark for the run to pass.
 
         Epochs are chosen among as ever, and drawn as ever: building a model draws numbers, which are given back.
         """
@@ -234,16 +239,26 @@ class Trainer:
         if self.settings.init is None or not fresh or self.recipe.data.text is not None:
             return
         with torch.random.fork_rng(devices=[]):
-            captions = self._dev_captions(load_checkpoint(resolve(self.settings.init)))
-        self.progress["start"] = self._dev_scores(captions)
+            captions = self._val_captions(load_checkpoint(resolve(self.settings.init)))
+        self.progress["start"] = self._val_scores(captions)
         log.info("%s as it is: %s", self.settings.init, scores_line(self.progress["start"]))
 
-    def _dev_scores(self, captions: list[str]) -> dict[str, float]:
-        return score(captions, [example.captions for example in self.parts.dev_examples], QUICK_METRICS)
+    def _val_scores(self, captions: list[str]) -> dict[str, Any]:
+        """Scores of all val captions together and, in a mixture, of each source."""
+        examples = self.parts.val_examples
+        scores: dict[str, Any] = score(captions, [example.captions for example in examples], QUICK_METRICS)
+        sources = list(dict.fromkeys(example.source for example in examples))
+        if len(sources) > 1:
+            scores["sources"] = {}
+            for source in sources:
+                own = [i for i, example in enumerate(examples) if example.source == source]
+                references = [examples[i].captions for i in own]
+                scores["sources"][source] = score([captions[i] for i in own], references, QUICK_METRICS)
+        return scores
 
     def _select(self, record: dict[str, Any]) -> None:
         """Keep the model if this is the best epoch so far."""
-        value = -record["dev_nll"] if self.settings.metric == "loss" else record[self.settings.metric]
+        value = -record["val_nll"] if self.settings.metric == "loss" else record[self.settings.metric]
         self.schedule.evaluated(value)
         best = self.progress["best"]
         record["best"] = best is None or value > best
@@ -252,45 +267,45 @@ class Trainer:
             self.progress |= {"best": value, "best_epoch": record["epoch"]}
             if self.accelerator.is_main_process:
                 every, trained = self.model.count()
-                facts = {"dev": record, "parameters": every, "trained": trained, "seed": self.settings.seed}
+                facts = {"val": record, "parameters": every, "trained": trained, "seed": self.settings.seed}
                 save_checkpoint(self.output, self.parts.checkpoint(facts))
 
     @torch.no_grad()
-    def _dev_losses(self) -> dict[str, float]:
+    def _val_losses(self) -> dict[str, float]:
         """Teacher-forced loss per token, per character and per caption: the last two compare across tokenizers."""
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
-        for batch in self.parts.dev.epoch(0):
+        for batch in self.parts.val.epoch(0):
             batch = batch.to(self.accelerator.device)
             output = self.model(batch.photos, batch.tokens[:, :-1])
             _, nll, mask = token_losses(output, batch.tokens, self.tokenizer.pad)
             sums += torch.stack([nll.sum(), mask.sum(), mask.any(1).sum()]).double()
         total, tokens, captions = self.accelerator.reduce(sums).tolist()
-        texts = [self.tokenizer.normalise(text) for example in self.parts.dev_examples for text in example.captions]
+        texts = [self.tokenizer.normalise(text) for example in self.parts.val_examples for text in example.captions]
         characters = sum(len(text) + 1 for text in texts)
         return {
-            "dev_nll": total / tokens,
-            "dev_nll_per_character": total / characters,
-            "dev_nll_per_caption": total / captions,
+            "val_nll": total / tokens,
+            "val_nll_per_character": total / characters,
+            "val_nll_per_caption": total / captions,
         }
 
     @torch.no_grad()
-    def _dev_captions(self, checkpoint: Checkpoint) -> list[str]:
-        """What a model with this run's encoder says of the dev photos."""
+    def _val_captions(self, checkpoint: Checkpoint) -> list[str]:
+        """What a model with this run's encoder says of the val photos."""
         self.model.eval()
         captioner = Captioner([TorchBackend(checkpoint, self.accelerator.device)])
         count, rank, world = (
-            len(self.parts.dev_examples),
+            len(self.parts.val_examples),
             self.accelerator.process_index,
             self.accelerator.num_processes,
         )
         mine = list(range(rank, count, world))
         captions: list[tuple[int, str]] = []
         options = captioner.options(want_attention=False)
-        for start in track(range(0, len(mine), 50), "captioning dev", -(-len(mine) // 50)):
+        for start in track(range(0, len(mine), 50), "captioning val", -(-len(mine) // 50)):
             photos = mine[start : start + 50]
             features = self.model.features(
-                _to(self.parts.dev.source(photos, random.Random(0)), self.accelerator.device)
+                _to(self.parts.val.source(photos, random.Random(0)), self.accelerator.device)
             )
             found = captioner.finish(captioner.decode([features], options), [features])
             captions += zip(photos, (caption.text for caption in found))
@@ -299,7 +314,7 @@ class Trainer:
         return [text for _, text in sorted(captions)]
 
     def _samples(self, captions: list[str]) -> list[tuple[str, str, str]]:
-        examples = self.parts.dev_examples
+        examples = self.parts.val_examples
         chosen = range(0, len(examples), max(1, len(examples) // 3))
         return [(examples[i].name, captions[i], examples[i].captions[0]) for i in list(chosen)[:3]]
 

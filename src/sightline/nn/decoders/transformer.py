@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import ConfigError
-from sightline.nn.blocks import DecoderBlock, Layout
+from sightline.nn.blocks import DecoderBlock, EncoderBlock, Layout
 from sightline.nn.decoders.base import Decoder
 from sightline.nn.decoders.embeddings import Embedding
 from sightline.tokenizers import Tokenizer
@@ -34,6 +34,7 @@ class Transformer(Decoder):
         dropout: float = 0.1,
         pooled: bool = True,
         tie_output: bool = False,
+        photo_blocks: int = 0,
     ):
         super().__init__()
         if width % heads:
@@ -44,6 +45,7 @@ class Transformer(Decoder):
         self.pooled, self.max_length = pooled, max_length
         self.vocabulary = embedding.vectors.num_embeddings
         self.photo = nn.Linear(features, width) if features != width else nn.Identity()
+        self.photo_blocks = nn.ModuleList(EncoderBlock(width, heads, dropout) for _ in range(photo_blocks))
         self.embedding = embedding
         self.positions = nn.Parameter(torch.randn(max_length, width) * 0.02)
         self.blocks = nn.ModuleList(
@@ -60,7 +62,10 @@ class Transformer(Decoder):
 
     def _memory(self, features: ImageFeatures) -> Tensor:
         memory = torch.cat([features.grid, features.pooled[:, None]], 1) if self.pooled else features.grid
-        return self.photo(memory)  # (B, N (+ 1), width)
+        memory = self.photo(memory)  # (B, N (+ 1), width)
+        for block in self.photo_blocks:  # self-attention over the cells of a frozen encoder
+            memory = block(memory)
+        return memory
 
     def forward(self, features: ImageFeatures, tokens: Tensor) -> DecoderOutput:
         memory, layout = self._memory(features), Layout(tokens != Tokenizer.pad)

@@ -16,6 +16,7 @@ from sightline.nn.encoders.base import Encoder, check_grid, pool_to
 from sightline.nn.encoders.weights import WeightsFile, load_strictly
 
 ALIASES = {
+    "clip-vit-b16": "vit_base_patch16_clip_quickgelu_224",
     "clip-vit-b32": "vit_base_patch32_clip_224.openai",
     "dinov2-vits14": "vit_small_patch14_dinov2",
     "efficientnet-lite0": "tf_efficientnet_lite0",
