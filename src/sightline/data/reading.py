@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,11 @@ def folders_under(root: Path, depth: int = 3, limit: int = 1000) -> list[Path]:
         below: list[Path] = []
         for folder in level:
             try:
-                below += sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name[:1] not in "._")
+                with os.scandir(folder) as entries:  # asks the system about no single file: a folder may hold 100,000
+                    names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[:1] not in "._")
             except OSError:
                 continue  # a folder we may not list holds nothing for us
+            below += [folder / name for name in names]
         found, level = found + below, below
         if len(found) > limit:
             break
