@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: one thr
 
 import pytest
 from commands import Command, Outcome
-from drawings import DRAWINGS, EVERY
+from drawings import DRAWINGS, EVERY, LISTS
 
 from sightline.io import progress
 
@@ -29,7 +29,7 @@ def make_flickr8k(root: Path) -> Path:
         rows += [f"{drawing.name}#{number}\t{caption}\n" for number, caption in enumerate(drawing.captions)]
     (text / "Flickr8k.token.txt").write_text("".join(rows))
     for split, drawings in DRAWINGS.items():
-        (text / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{drawing.name}\n" for drawing in drawings))
+        (text / f"Flickr_8k.{LISTS[split]}Images.txt").write_text("".join(f"{drawing.name}\n" for drawing in drawings))
     return root
 
 

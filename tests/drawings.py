@@ -58,5 +58,6 @@ TRAIN = (
 )
 DEV = (Drawing("red", "square", "black", "table"), Drawing("white", "circle", "blue", "sea"))
 TEST = (Drawing("blue", "triangle", "yellow", "field"), Drawing("yellow", "circle", "green", "meadow"))
-DRAWINGS = {"train": TRAIN, "dev": DEV, "test": TEST}
+DRAWINGS = {"train": TRAIN, "val": DEV, "test": TEST}
+LISTS = {"train": "train", "val": "dev", "test": "test"}  # as Flickr8k names its split files
 EVERY = TRAIN + DEV + TEST

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from drawings import DEV, DRAWINGS, EVERY, TEST, TRAIN
+from drawings import DEV, DRAWINGS, EVERY, LISTS, TEST, TRAIN
 from layouts import SIZES, caption_rows, coco_annotations, draw_all, karpathy, names, refusal, sizes, write_csv
 
 from sightline.data import DATASETS, load_dataset, verify_images
@@ -50,7 +50,7 @@ def test_flickr8k_as_images_and_captions_txt(tmp_path: Path) -> None:
     assert dataset.splits == load_dataset(tmp_path, seed=0).splits
     assert dataset.splits != load_dataset(tmp_path, seed=1).splits
     for split, drawings in DRAWINGS.items():
-        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text("\n".join(drawing.name for drawing in drawings))
+        (tmp_path / f"Flickr_8k.{LISTS[split]}Images.txt").write_text("\n".join(drawing.name for drawing in drawings))
     official = load_dataset(tmp_path)
     assert names(official, "val") == {drawing.name for drawing in DEV} and not official.report.notes
 
@@ -163,7 +163,7 @@ def test_coco_annotations_with_val_halved(tmp_path: Path) -> None:
     EVERY[0].draw().save(root / "test2017" / "000.jpg")
     dataset = load_dataset(root)
     assert dataset.name == "coco" and sizes(dataset) == SIZES and dataset.report.ok
-    assert "half of dev drawn at random with seed 0" in str(dataset.report)
+    assert "half of val drawn at random with seed 0" in str(dataset.report)
     assert names(dataset, "val") | names(dataset, "test") == {drawing.name for drawing in DEV + TEST}
     assert all(example.name.isdigit() for example in dataset.splits["test"])
 
@@ -282,9 +282,9 @@ def test_random_split_is_announced_in_the_log(tmp_path: Path, caplog: pytest.Log
 
 def test_splits_are_reached_by_their_common_names(tiny_flickr8k: Path) -> None:
     dataset = load_dataset(tiny_flickr8k)
-    assert dataset.examples("val") is dataset.splits["val"]
+    assert dataset.examples("dev") is dataset.splits["val"]
     assert len(list(dataset.captions("train"))) == 40
-    with pytest.raises(ConfigError, match="choose train, dev or test"):
+    with pytest.raises(ConfigError, match="choose train, val or test"):
         dataset.examples("tset")
 
 
