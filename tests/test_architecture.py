@@ -141,6 +141,14 @@ def test_every_public_name_can_be_reached() -> None:
         sightline.lood  # noqa: B018
 
 
+def test_explain_is_a_module_that_a_plain_import_reaches() -> None:
+    code = (
+        "import sightline; assert callable(sightline.explain.explain); from sightline import explain; explain.explain"
+    )
+    assert "torch" not in loaded_by(code)
+    assert loaded_by("import sightline; 'explain' in dir(sightline)") == set()
+
+
 def test_registries_are_plain_dicts_of_names() -> None:
     from sightline.data import DATASETS
     from sightline.evaluation.metrics import METRICS

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +15,11 @@ import pytest
 from PIL import Image
 from tiny_checkpoints import LENGTH, tiny
 
+import sightline
+from sightline.engine.backend import prepare_image
 from sightline.engine.captioner import Captioner, load
+from sightline.engine.retrieval import Datastore
+from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import CheckpointError, ConfigError, ImageError
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Failure
@@ -53,7 +63,7 @@ def test_a_list_gives_a_list_in_order(captioner: Captioner) -> None:
     assert len(captioner.caption([photo()])) == 1
 
 
-def test_a_caption_tells_where_it_looked_and_how_sure_it_was(captioner: Captioner) -> None:
+def test_a_caption_has_attention_probabilities_and_alternatives(captioner: Captioner) -> None:
     caption = captioner.caption(photo(), alternatives=2)
     assert 0 < caption.confidence < 1
     for word in caption.words:
@@ -61,10 +71,10 @@ def test_a_caption_tells_where_it_looked_and_how_sure_it_was(captioner: Captione
         assert word.attention.shape == (2, 2)
         assert len(word.alternatives) == 2
     assert " ".join(word.text for word in caption.words) == caption.text
-    assert caption.photo.size == (30, 24)  # undistorted, though the encoder sees a square
+    assert caption.photo.size == (30, 24)  # undistorted, though the encoder gets a square
 
 
-def test_an_encoder_without_places_gives_words_without_places(tmp_path: Path) -> None:
+def test_a_decoder_without_attention_gives_words_without_attention(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny("lstm"))
     assert all(word.attention is None for word in load(tmp_path).caption(photo()).words)
 
@@ -111,15 +121,72 @@ def test_an_unknown_option_suggests_the_nearest(captioner: Captioner) -> None:
 
 
 def test_the_models_own_decoding_options_are_the_default(captioner: Captioner) -> None:
-    assert (captioner.defaults.beam, captioner.defaults.length_penalty, captioner.defaults.max_length) == (
-        2,
-        0.5,
-        LENGTH,
-    )
+    defaults = captioner.options()
+    assert (defaults.beam, defaults.length_penalty, defaults.max_length) == (2, 0.5, LENGTH)
     assert captioner.caption(photo()) == captioner.caption(photo(), beam=2, length_penalty=0.5)
     assert captioner.caption(photo()) != captioner.caption(photo(1))
     assert len(captioner.caption(photo(), max_length=4).words) <= 3
     assert len(captioner.caption(photo(), candidates=2).others) == 1
+
+
+def test_candidates_widen_the_beam_unless_one_is_given_or_captions_are_sampled(captioner: Captioner) -> None:
+    assert len(captioner.caption(photo(), candidates=5).others) == 4
+    assert captioner.options(candidates=5).beam == 5
+    assert captioner.options(candidates=1).beam == captioner.defaults.beam == 2
+    assert captioner.options(candidates=5, sample=True).beam == 2
+    with pytest.raises(ConfigError, match="candidates is 5 but beam is 3, widen the beam or ask for fewer"):
+        captioner.options(candidates=5, beam=3)
+    with pytest.raises(ConfigError, match="candidates is '5', give int"):
+        captioner.options(candidates="5")
+
+
+def test_the_four_stages_give_what_caption_gives(captioner: Captioner) -> None:
+    pictures = [photo(seed) for seed in range(3)]
+    images = [captioner.prepare(picture, picture_side=640) for picture in pictures]
+    features = captioner.encode(images)
+    found = captioner.decode(features, captioner.options(candidates=3))
+    captions = captioner.finish(found, features, images)
+    assert captions == captioner.caption(pictures, candidates=3)
+    assert [caption.photo.size for caption in captions] == [(30, 24)] * 3
+    with_sources = captioner.finish(found, features)
+    assert [caption.photo for caption in with_sources] == [None] * 3
+
+
+def test_photos_are_prepared_in_other_processes_without_a_model(captioner: Captioner, tmp_path: Path) -> None:
+    path = tmp_path / "photo.png"
+    photo().save(path)
+    work = partial(prepare_image, preprocesses=captioner.preprocesses)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        image = pool.submit(work, str(path)).result()
+    features = captioner.encode([image])
+    (caption,) = captioner.finish(captioner.decode(features), features, [image])
+    assert caption == captioner.caption(path)
+    script = (
+        "import sys\nimport sightline.engine.backend\nsys.exit('torch' in sys.modules or 'onnxruntime' in sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(Path(sightline.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60).returncode == 0
+
+
+def test_a_loaded_captioner_is_pickled_by_its_folders(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path / "other", tiny(seed=1))
+    monkeypatch.chdir(tmp_path)
+    first = load("model", runtime="torch")
+    pooled = first.encode([first.prepare(photo())])[0].pooled.numpy()
+    Datastore.of(first.signatures()[0], ["a"], [["a red dog"] * 2], pooled).with_weight(0.9).save("store")
+    captioners = [first, load("model", "other"), load("model", datastore="store")]
+    pickled = [pickle.dumps(captioner) for captioner in captioners]
+    monkeypatch.chdir(tmp_path.parent)
+    assert max(map(len, pickled)) < 1000, "no weights"
+    for captioner, data in zip(captioners, pickled):
+        again = pickle.loads(data)
+        assert again.caption(photo()) == captioner.caption(photo())
+        assert again.runtimes == captioner.runtimes
+    assert pickle.loads(pickled[2]).caption(photo()).neighbours[0].name == "a"
+    with pytest.raises(ConfigError, match=r"only a captioner that sightline\.load gave can be pickled"):
+        pickle.dumps(Captioner([TorchBackend(tiny())]))
 
 
 def test_several_models_of_one_vocabulary_act_together(tmp_path: Path) -> None:

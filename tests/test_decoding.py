@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import typer
 from torch import Tensor, nn
 
 from sightline import decoding
@@ -435,3 +436,123 @@ def test_a_sure_long_caption_is_not_lost_to_short_bad_ones_that_end_first():
     for penalty in (0.0, 0.7, 1.0):
         best = decode(Chain(table.log()), photos(3), DecodingOptions(beam=3, length_penalty=penalty))
         assert [found[0].tokens for found in best] == [[4, 5, 6, 7, 8]] * 3
+
+
+def test_every_option_is_declared_once_with_its_help_and_bounds():
+    listed = {option.name: option for option in decoding.user_options()}
+    assert not {"want_attention", "alternatives", "allow_unknown"} & set(listed)
+    assert (listed["beam"].type, listed["beam"].default, listed["beam"].bounds) == (int, 3, {"ge": 1, "le": 1000})
+    for option in listed.values():
+        assert type(option.default) is option.type
+        assert option.help.endswith(".")
+
+
+def test_recipes_and_the_server_take_the_options_that_are_declared():
+    from sightline.recipes.config import DecodingSection
+
+    listed = {option.name: option for option in decoding.user_options()}
+    for name, field in DecodingSection.model_fields.items():
+        assert name in listed
+        assert field.default in (listed[name].default, None)
+    pytest.importorskip("fastapi")
+    from sightline.serve.schemas import Options
+
+    assert list(Options.model_fields) == list(listed)
+    assert [field.annotation for field in Options.model_fields.values()] == [option.type for option in listed.values()]
+
+
+def test_the_command_line_takes_the_options_that_are_declared():
+    from sightline.cli import app
+
+    commands = typer.main.get_command(app).commands
+    flags = {flag for parameter in commands["caption"].params for flag in parameter.opts}
+    assert {f"--{option.name.replace('_', '-')}" for option in decoding.user_options()} <= flags
+
+
+# When a search stops
+
+
+class RandomDecoder:
+    """Random next-token logits for every step and last token, so that no two captions tie; counts its steps."""
+
+    def __init__(self, seed: int, length: int, vocabulary: int = 8):
+        random = np.random.default_rng(seed)
+        self.table = random.normal(0, random.uniform(0.5, 3), (length, vocabulary, vocabulary)).astype(np.float32)
+        self.table[:, :, END] += random.uniform(-3, 2)  # some models end at once, some hardly ever
+        self.steps = 0
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        return DecoderState({}, {"none": np.zeros((len(features), 1), np.float32)})
+
+    def step(self, tokens: np.ndarray, state: DecoderState):
+        self.steps += 1
+        return self.table[self.steps - 1, tokens], state, {}
+
+
+Finished = list[tuple[float, list[int]]]  # scores and tokens, best first
+
+
+def patient_search(table: np.ndarray, options: DecodingOptions) -> tuple[list[tuple[float, Finished]], Finished]:
+    """Beam search that never stops early, one photo, one hypothesis at a time; written apart from the library.
+
+    Gives for every step the total of the best unfinished hypothesis and what is finished by then, and what it finds.
+    """
+    log_probs = torch.from_numpy(table).double().log_softmax(-1).numpy()
+    log_probs[..., [PAD, START, UNKNOWN]] = -np.inf
+    beams: Finished = [(0.0, [])]
+    finished: Finished = []
+    history = []
+    for step in range(options.max_length - 1):
+        grown = [
+            (total + log_prob, [*tokens, token])
+            for total, tokens in beams
+            for token, log_prob in enumerate(log_probs[step, [START, *tokens][-1]].tolist())
+            if log_prob > -np.inf
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[0])[: 2 * options.beam]
+        finished += [
+            (total / len(tokens) ** options.length_penalty, tokens[:-1])
+            for total, tokens in grown[: options.beam]
+            if tokens[-1] == END
+        ]
+        finished = sorted(finished, key=lambda pair: -pair[0])[: options.beam]
+        beams = [(total, tokens) for total, tokens in grown if tokens[-1] != END][: options.beam]
+        history.append((beams[0][0], list(finished)))
+    return history, finished
+
+
+def stopping_steps(history: list[tuple[float, Finished]], options: DecodingOptions) -> tuple[int, int]:
+    """The first step after which nothing can be overtaken any more, and that after which a full list would not be by
+    captions that end next; each the number of all steps if there is none."""
+    proven = filled = len(history)
+    for step, (total, finished) in reversed(list(enumerate(history, start=1))):
+        if len(finished) < options.candidates:
+            continue
+        worst = finished[options.candidates - 1][0]
+        if worst >= total / (options.max_length - 1) ** options.length_penalty:
+            proven = step
+        if len(finished) == options.beam and worst >= total / (step + 1) ** options.length_penalty:
+            filled = step
+    return proven, filled
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.3, 0.7, 1.0, 1.6])
+@pytest.mark.parametrize(("beam", "candidates"), [(1, 1), (3, 1), (3, 2), (4, 4)])
+def test_a_search_stops_neither_before_nor_after_its_bound_allows(penalty: float, beam: int, candidates: int):
+    options = DecodingOptions(beam=beam, candidates=candidates, max_length=9, length_penalty=penalty)
+    reasons = set()
+    for seed in range(150):
+        decoder = RandomDecoder(seed, options.max_length)
+        [found] = decoding.decode(decoder, photos(1), options)
+        history, last = patient_search(decoder.table, options)
+        proven, filled = stopping_steps(history, options)
+        stop = min(proven, filled)
+        assert decoder.steps == stop, f"seed {seed}"
+        expected = last if proven <= filled else history[stop - 1][1]
+        expected = expected[:candidates]
+        assert [one.tokens for one in found if one.finished] == [tokens for _, tokens in expected], f"seed {seed}"
+        assert [one.score for one in found if one.finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
+        reasons.add("never" if stop == len(history) else "proven" if proven < filled else "filled")
+    assert {"filled", "never"} <= reasons
+    if (beam, candidates) == (3, 1):
+        assert "proven" in reasons, "none of these models tests the bound"

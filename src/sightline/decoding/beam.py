@@ -10,10 +10,30 @@ from __future__ import annotations
 import numpy as np
 
 from sightline.decoding.constraints import NEVER, forbid, log_softmax
-from sightline.decoding.hypotheses import Backpointers, Endings, best, worth_dropping
+from sightline.decoding.hypotheses import Backpointers, Endings, FinishedHypotheses, Hypothesis, best, worth_dropping
 from sightline.decoding.options import DecodingOptions
+from sightline.decoding.sampling import sample_search, seeded_uniform
 from sightline.tokenizers.base import Tokenizer
-from sightline.types import Features, StepDecoder
+from sightline.types import Features, ImageFeatures, StepDecoder
+
+
+def decode(decoder: StepDecoder, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
+    """``options.candidates`` captions of each photo, best first, by beam search or sampling.
+
+    A finished caption comes before one that ``max_length`` cut, whatever their scores. Fewer captions come back only
+    where fewer exist.
+    """
+    options = options or DecodingOptions()
+    batch = len(features if isinstance(features, ImageFeatures) else features[0])
+    if batch == 0:
+        return []
+    if options.sample:
+        uniform = seeded_uniform(batch, options.candidates, options)
+        backpointers, endings = sample_search(decoder, features, uniform, options)
+        endings = endings.ranked(options.candidates)
+    else:
+        backpointers, endings = beam_search(decoder, features, batch, options)
+    return backpointers.hypotheses(endings)
 
 
 def beam_search(
@@ -21,7 +41,7 @@ def beam_search(
 ) -> tuple[Backpointers, Endings]:
     """The best captions found of each of ``batch`` photos; ``backpointers.hypotheses(endings)`` reads them."""
     backpointers = Backpointers(batch, options)
-    finished = _Finished(batch, options)
+    finished = FinishedHypotheses(batch, options)
     photos = np.arange(batch)  # (A,): the photos carried; finished ones are dropped now and then
     open_photos = np.ones(batch, bool)  # (A,): those still searched
     totals = np.zeros((batch, 1), np.float32)  # (A, K): log-probability so far; K is 1 before the first step
@@ -67,54 +87,3 @@ def beam_search(
 
     endings = finished.with_cut(photos, np.where(open_photos[:, None], totals, NEVER))
     return backpointers, endings.ranked(options.candidates)
-
-
-class _Finished:
-    """The best K finished captions of each photo, best first."""
-
-    def __init__(self, batch: int, options: DecodingOptions) -> None:
-        self.options = options
-        self.score = np.full((batch, options.beam), NEVER, np.float32)
-        self.end_log_prob = np.zeros_like(self.score)
-        self.beam = np.zeros_like(self.score, np.int64)
-        self.length = np.zeros_like(self.beam)
-
-    def add(
-        self, photos: np.ndarray, totals: np.ndarray, parents: np.ndarray, end_log_probs: np.ndarray, length: int
-    ) -> None:
-        """Captions of ``length`` tokens that end now; ``totals`` (A, C) are -inf where one does not."""
-        new = {
-            "score": totals / (length + 1) ** self.options.length_penalty,
-            "end_log_prob": end_log_probs,
-            "beam": parents,
-            "length": np.full_like(parents, length),
-        }
-        joined = {name: np.concatenate([getattr(self, name)[photos], value], axis=1) for name, value in new.items()}
-        order = np.argsort(-joined["score"], axis=1, kind="stable")[:, : self.options.beam]
-        for name, value in joined.items():
-            getattr(self, name)[photos] = np.take_along_axis(value, order, 1)
-
-    def settled(self, photos: np.ndarray, best_total: np.ndarray, length: int) -> np.ndarray:
-        """(A,): whether a photo's search may stop, its best unfinished caption having ``length`` tokens.
-
-        Log-probabilities only fall, so the best score that caption may still reach is its total now over the greatest
-        length. K finished captions alone are no reason to stop: with a confident model they are short and bad, and are
-        found first.
-        """
-        score, penalty = self.score[photos], self.options.length_penalty
-        worst_asked = score[:, self.options.candidates - 1]
-        full = score[:, -1] > NEVER
-        reachable = best_total / (self.options.max_length - 1) ** penalty
-        next_end = best_total / (length + 1) ** penalty
-        return (worst_asked >= reachable) | (full & (worst_asked >= next_end))
-
-    def with_cut(self, photos: np.ndarray, totals: np.ndarray) -> Endings:
-        """The finished captions, and those (A, K) of open photos that the greatest length cut."""
-        length = self.options.max_length - 1
-        score = np.full((len(self.score), totals.shape[1]), NEVER, np.float32)
-        score[photos] = totals / length**self.options.length_penalty
-        beam = np.broadcast_to(np.arange(score.shape[1]), score.shape)
-        no, yes = np.zeros(beam.shape, bool), np.ones(self.beam.shape, bool)
-        cut = Endings(score, np.full(beam.shape, length), beam, np.zeros_like(score), finished=no)
-        done = Endings(self.score, self.length, self.beam, self.end_log_prob, finished=yes)
-        return done.joined(cut)

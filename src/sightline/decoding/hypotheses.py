@@ -144,6 +144,57 @@ def _hypothesis(found: dict[str, np.ndarray], row: int, length: int, alternative
     return caption
 
 
+class FinishedHypotheses:
+    """The best K finished captions of each photo of a beam search, best first."""
+
+    def __init__(self, batch: int, options: DecodingOptions) -> None:
+        self.options = options
+        self.score = np.full((batch, options.beam), NEVER, np.float32)
+        self.end_log_prob = np.zeros_like(self.score)
+        self.beam = np.zeros_like(self.score, np.int64)
+        self.length = np.zeros_like(self.beam)
+
+    def add(
+        self, photos: np.ndarray, totals: np.ndarray, parents: np.ndarray, end_log_probs: np.ndarray, length: int
+    ) -> None:
+        """Captions of ``length`` tokens that end now; ``totals`` (A, C) are -inf where one does not."""
+        new = {
+            "score": totals / (length + 1) ** self.options.length_penalty,
+            "end_log_prob": end_log_probs,
+            "beam": parents,
+            "length": np.full_like(parents, length),
+        }
+        joined = {name: np.concatenate([getattr(self, name)[photos], value], axis=1) for name, value in new.items()}
+        order = np.argsort(-joined["score"], axis=1, kind="stable")[:, : self.options.beam]
+        for name, value in joined.items():
+            getattr(self, name)[photos] = np.take_along_axis(value, order, 1)
+
+    def settled(self, photos: np.ndarray, best_total: np.ndarray, length: int) -> np.ndarray:
+        """(A,): whether a photo's search may stop, its best unfinished caption having ``length`` tokens.
+
+        Log-probabilities only fall, so the best score that caption may still reach is its total now over the greatest
+        length. K finished captions alone are no reason to stop: with a confident model they are short and bad, and are
+        found first.
+        """
+        score, penalty = self.score[photos], self.options.length_penalty
+        worst_asked = score[:, self.options.candidates - 1]
+        full = score[:, -1] > NEVER
+        reachable = best_total / (self.options.max_length - 1) ** penalty
+        next_end = best_total / (length + 1) ** penalty
+        return (worst_asked >= reachable) | (full & (worst_asked >= next_end))
+
+    def with_cut(self, photos: np.ndarray, totals: np.ndarray) -> Endings:
+        """The finished captions, and those (A, K) of open photos that the greatest length cut."""
+        length = self.options.max_length - 1
+        score = np.full((len(self.score), totals.shape[1]), NEVER, np.float32)
+        score[photos] = totals / length**self.options.length_penalty
+        beam = np.broadcast_to(np.arange(score.shape[1]), score.shape)
+        no, yes = np.zeros(beam.shape, bool), np.ones(self.beam.shape, bool)
+        cut = Endings(score, np.full(beam.shape, length), beam, np.zeros_like(score), finished=no)
+        done = Endings(self.score, self.length, self.beam, self.end_log_prob, finished=yes)
+        return done.joined(cut)
+
+
 def best(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The ``count`` greatest of each row, greatest first, and their columns; of equal ones the first column first."""
     count = min(count, values.shape[1])

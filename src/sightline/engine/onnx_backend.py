@@ -77,9 +77,9 @@ class OnnxBackend(OnnxDecoder, Backend):
 
     def _open(self, weights: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Session]:
         sessions = {}
-        for name, graph in self.manifest.graphs.items():
-            path = self.folder / f"{name}.onnx"
-            session = open_session(self.manifest.read_graph(self.folder, name), path, weights[name], threads)
+        for name, data in self.manifest.read_graphs(self.folder).items():
+            path, graph = self.folder / f"{name}.onnx", self.manifest.graphs[name]
+            session = open_session(data, path, weights[name], threads)
             if (tensors_of(session.get_inputs()), tensors_of(session.get_outputs())) != (graph.inputs, graph.outputs):
                 raise CheckpointError(
                     f"{path} takes or gives other tensors than {MANIFEST} says: export the model again"

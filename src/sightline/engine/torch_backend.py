@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sightline.engine.backend import Backend
 from sightline.io.model_files import checkpoint_hash
@@ -32,7 +31,9 @@ class TorchDecoder(StepDecoder):
     def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
         device = next(iter(state.hypotheses.values())).device
         logits, state, extras = self.decoder.step(torch.from_numpy(tokens).to(device), state)
-        return _array(logits), state, {name: _array(value) for name, value in extras.items()}
+        # ``numpy`` gives a view where a tensor lies in memory as float32 already
+        arrays = {name: value.float().cpu().numpy() for name, value in extras.items()}
+        return logits.float().cpu().numpy(), state, arrays
 
 
 class TorchBackend(TorchDecoder, Backend):
@@ -59,7 +60,3 @@ class TorchBackend(TorchDecoder, Backend):
 
     def with_threads(self, threads: int) -> None:
         return None
-
-
-def _array(value: Tensor) -> np.ndarray:
-    return value.float().cpu().numpy()  # a view where it lies in memory as float32 already

@@ -16,7 +16,7 @@ import numpy as np
 from sightline.decoding.options import DecodingOptions, check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.images import Preprocess
-from sightline.io.model_files import file_hash, read_json, tensor_slices
+from sightline.io.model_files import file_hash, read_arrays, read_json
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 MANIFEST = "sightline.json"
@@ -116,10 +116,10 @@ class Manifest:
             manifest = cls(
                 **{key: values[key] for key in ("precision", "encoder", "decoder", "weights", "licence", "decoding")},
                 parameters=int(values["parameters"]),
-                preprocess=Preprocess.from_json(values["preprocess"]),
                 grid=_grid(values["grid"]),
-                tokenizer=tokenizer_from_json(values["tokenizer"]),
                 graphs={name: Graph.from_json(values["graphs"][name]) for name in GRAPHS},
+                preprocess=Preprocess.from_json(values["preprocess"]),
+                tokenizer=tokenizer_from_json(values["tokenizer"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
@@ -165,22 +165,21 @@ class Manifest:
         if not any(graph.outside for graph in self.graphs.values()):
             return {name: {} for name in self.graphs}
         path = folder / WEIGHTS
-        found = tensor_slices(path)
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != self.weights:
+        arrays = read_arrays(path, self.weights)
+        if arrays is None:
             raise CheckpointError(
                 f"{path} is not the file these graphs were made from: copy it again or run `sightline export` again"
             )
         try:
-            return {
-                name: {tensor: found[tensor].array(data) for tensor in graph.outside}
-                for name, graph in self.graphs.items()
-            }
+            return {name: {tensor: arrays[tensor] for tensor in graph.outside} for name, graph in self.graphs.items()}
         except KeyError as error:
             raise CheckpointError(f"{path} has no tensor {error.args[0]!r}: run `sightline export` again") from None
 
-    def read_graph(self, folder: Path, name: str) -> bytes:
-        """A graph's file, if it is the very one that was exported."""
+    def read_graphs(self, folder: Path) -> dict[str, bytes]:
+        """The graphs' files, if they are the very ones that were exported."""
+        return {name: self._read_graph(folder, name) for name in self.graphs}
+
+    def _read_graph(self, folder: Path, name: str) -> bytes:
         path, expected = folder / f"{name}.onnx", self.graphs[name]
         try:
             size = path.stat().st_size
