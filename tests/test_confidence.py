@@ -217,7 +217,7 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     Image.new("RGB", (40, 40), "red").save(photo)
     explanation = explain(sightline.load(calibrated), photo)
     page = explanation.page()
-    assert "unsure: <button" in page
+    assert "unsure: </span><button" in page
     assert "unsure: unlike the photos it learnt from" in page
     assert "% confidence</p>" in page, "each word has its own"
     explanation.save(tmp_path / "explained.png")

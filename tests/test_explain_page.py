@@ -43,7 +43,8 @@ class Page(HTMLParser):
         given = dict(attrs)
         self.tags.append(tag)
         self.addresses += [str(given[name]) for name in ("src", "href", "action", "srcset") if name in given]
-        self._inside = "word" if given.get("class") == "word" and tag == "button" else str(given.get("id"))
+        is_word = tag == "button" and "word" in str(given.get("class")).split()
+        self._inside = "word" if is_word else str(given.get("id"))
         if self._inside == "word":
             self.words.append("")
         if "data-view" in given:
@@ -89,8 +90,8 @@ def test_the_page_holds_the_photo_and_every_view() -> None:
     assert page.views == list(range(1 + 3 * (1 + 2)))  # all, then each layer and its heads
     assert len(data["views"]) == len(page.views)
     maps = np.frombuffer(base64.b64decode(data["views"][0]), np.uint8).reshape(-1, 4, 4)
-    lights = scaled([word.attention for word in explanation.caption.words])
-    assert maps / 255 * HIGHEST == pytest.approx(lights, abs=HIGHEST / 255)
+    heat_maps = scaled([word.attention for word in explanation.caption.words])
+    assert maps / 255 * HIGHEST == pytest.approx(heat_maps, abs=HIGHEST / 255)
     (picture,) = [address for address in page.addresses if address.startswith("data:image/jpeg")]
     assert base64.b64decode(picture.partition(",")[2]).startswith(b"\xff\xd8")
 
@@ -108,11 +109,11 @@ def test_everything_from_outside_is_escaped() -> None:
     assert "gate β 0.25" in text
 
 
-def test_the_page_tells_chances_runners_up_and_other_captions() -> None:
+def test_the_page_shows_probabilities_alternatives_and_other_captions() -> None:
     explanation = explain(Captioner([TorchBackend(checkpoint("soft"))]), photo())
     text = explanation.page()
     for word in explanation.caption.words:
-        assert f"{word.probability:.0%} likely" in text
+        assert f"{word.probability:.0%} probability" in text
         assert f"gate β {word.gate:.2f}" in text
     assert text.count("Alternatives") == len(explanation.caption.words)
     assert all(other.sentence() in text for other in explanation.caption.others)

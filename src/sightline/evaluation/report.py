@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -13,22 +11,24 @@ from PIL import Image
 from sightline.errors import ConfigError, ImageError
 from sightline.evaluation.scoring import Evaluation, ScoredImage
 from sightline.io.files import write_atomically
+from sightline.io.html import jpeg_url, render_html
 from sightline.io.images import open_image
 
 SIDE = 320  # pixels of a thumbnail's longer side
 LABELS: Final = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "meteor": "METEOR", "rouge_l": "ROUGE-L", "bleu_1": "BLEU-1"}
 
-_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-code { overflow-wrap: anywhere; }
-.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 1.5rem; }
-figure { margin: 0; border: 1px solid #8886; border-radius: .5rem; overflow: hidden; }
-img { display: block; width: 100%; height: 15rem; object-fit: contain; background: #8882; }
-figcaption { padding: .75rem 1rem; }
-.caption { font-weight: 600; margin: 0; }
-.name, .scores { color: #777; font-size: .85rem; margin: .25rem 0; overflow-wrap: anywhere; }
-ul { margin: .5rem 0 0; padding-left: 1.2rem; font-size: .9rem; }
+STYLE = """
+.report { padding-bottom: 4rem; }
+.report h2 { margin: 2.6rem 0 1.1rem; }
+.scores { display: flex; flex-wrap: wrap; gap: .4rem 2rem; margin: 1.4rem 0 1rem; padding: 0; list-style: none; }
+.scores b { display: block; color: var(--text); font-size: 1.5rem; font-variant-numeric: tabular-nums; }
+.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: 1.4rem; }
+.photos figure { background: var(--surface); border: 1px solid var(--border); border-radius: 1rem; overflow: hidden; }
+.photos img { display: block; width: 100%; height: 15rem; object-fit: contain; background: var(--sunken); }
+.photos figcaption { padding: 1rem 1.2rem 1.2rem; }
+.photos p { margin: 0; overflow-wrap: anywhere; }
+.photos .caption { font-size: 1.08rem; font-weight: 600; line-height: 1.4; margin-bottom: .3rem; }
+.photos ul { margin: .7rem 0; padding-left: 1.1rem; font-size: .92rem; }
 """
 
 
@@ -43,17 +43,17 @@ def render_page(evaluation: Evaluation, count: int = 20) -> str:
     ranked = sorted(evaluation.images, key=lambda image: (-image.scores["cider"], image.name))
     count = min(count, (len(ranked) + 1) // 2)  # no photo is among the best and the worst
     best, worst = ranked[:count], ranked[count:][-count:][::-1]
-    scores = ", ".join(
-        f"{label} {100 * evaluation.scores[key]:.1f}" for key, label in LABELS.items() if key in evaluation.scores
+    scores = "".join(
+        f"<li>{label} <b>{100 * evaluation.scores[key]:.1f}</b></li>"
+        for key, label in LABELS.items()
+        if key in evaluation.scores
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Best and worst captions</title>\n<style>{_STYLE}</style>\n"
-        f"<h1>Best and worst captions</h1>\n<p>{escape(scores)}</p>\n"
-        f"<p><code>{escape(evaluation.signature)}</code></p>\n"
-        f"{_section(f'The {len(best)} best', best)}{_section(f'The {len(worst)} worst', worst)}</html>\n"
+    body = (
+        f'<div class="report">\n<h1>Best and worst captions</h1>\n<ul class="scores quiet">{scores}</ul>\n'
+        f'<p class="quiet"><code>{escape(evaluation.signature)}</code></p>\n'
+        f"{_section(f'The {len(best)} best', best)}{_section(f'The {len(worst)} worst', worst)}</div>\n"
     )
+    return render_html("Best and worst captions", body, STYLE)
 
 
 def _section(title: str, images: list[ScoredImage]) -> str:
@@ -69,8 +69,8 @@ def _figure(image: ScoredImage) -> str:
     references = "".join(f"<li>{escape(text)}</li>" for text in image.references)
     return (
         f"<figure>{_thumbnail(image)}<figcaption>"
-        f'<p class="caption">{escape(image.caption)}</p><p class="scores">{escape(numbers)}</p>'
-        f'<p class="name">{escape(image.name)}</p><ul>{references}</ul></figcaption></figure>\n'
+        f'<p class="caption">{escape(image.caption)}</p><p class="quiet">{escape(numbers)}</p>'
+        f'<ul>{references}</ul><p class="quiet">{escape(image.name)}</p></figcaption></figure>\n'
     )
 
 
@@ -80,9 +80,6 @@ def _thumbnail(image: ScoredImage) -> str:
     try:
         photo = open_image(image.image)
     except ImageError:
-        return ""  # gone since it was captioned; the words still tell
+        return ""  # deleted since it was captioned; the text is still of use
     photo.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    photo.save(data, "JPEG", quality=80)
-    text = base64.b64encode(data.getvalue()).decode("ascii")
-    return f'<img alt="{escape(image.caption)}" src="data:image/jpeg;base64,{text}">'
+    return f'<img alt="{escape(image.caption)}" src="{jpeg_url(photo, quality=80)}">'

@@ -1,13 +1,12 @@
 """A caption as an interactive page: one file that needs no other file and no network.
 
-Its skeleton, style and script are ``web/page.html``, ``.css`` and ``.js``; this file fills them in. Every text from
+Its body, style and script are ``web/page.html``, ``.css`` and ``.js``; this file fills them in. Every text from
 outside is escaped here, and the script is given numbers only.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -16,11 +15,11 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from sightline.errors import ConfigError
 from sightline.explain.heatmap import COLOUR, COLOUR_MAP, HIGHEST, SPREAD, scaled
 from sightline.io.files import printable
+from sightline.io.html import jpeg_url, render_html
 from sightline.types import Caption, Word
 
 if TYPE_CHECKING:
@@ -42,11 +41,10 @@ def render(explanation: Explanation) -> str:
         raise ConfigError("this caption has no photo to show: make it with sightline.explain.explain")
     views, shape = _views(explanation)
     gated = any(word.gate is not None for word in caption.words)
-    return Template(_web("page.html")).substitute(
-        title=escape(caption.sentence() or "No words."),
-        style=_web("page.css"),
-        script=_web("page.js"),
-        photo=_jpeg(photo),
+    title = caption.sentence() or "No words."
+    body = Template(_web("page.html")).substitute(
+        alt=escape(title),
+        photo=jpeg_url(photo),
         width=photo.width,
         height=photo.height,
         ratio=f"{photo.width / photo.height:.4f}",
@@ -55,13 +53,14 @@ def render(explanation: Explanation) -> str:
         confidence=f"{caption.confidence:.3f}",
         certainty=escape(caption.certainty()),
         tools=_tools(caption),
-        hint="Choose a word to see where it came from." if caption.words else "The caption is empty.",
+        hint="Select a word to see its heat map and its alternatives." if caption.words else "The caption is empty.",
         panels="".join(map(_panel, caption.words)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
         legend=LEGENDS[explanation.method] + (GATE if gated else ""),
         data=json.dumps(_data(views, shape)),
     )
+    return render_html(title, body, _web("page.css"), _web("page.js"))
 
 
 def _views(explanation: Explanation) -> tuple[list[np.ndarray], tuple[int, int]]:
@@ -92,27 +91,28 @@ def _data(views: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Any]
 
 def _words(caption: Caption) -> str:
     buttons = [
-        f'<button type="button" class="word" aria-pressed="false" style="--share:{word.confidence:.3f}">'
-        f"{escape(word.text)}</button>"
-        for word in caption.words
+        f'<button type="button" class="word{"" if index else " first"}" aria-pressed="false" '
+        f'style="--share:{word.confidence:.3f}">{escape(word.text)}</button>'
+        for index, word in enumerate(caption.words)
     ]
     if not buttons:
         return "No words."
     buttons[-1] = f'<span class="last">{buttons[-1]}.</span>'  # or the full stop may have a line to itself
-    return ("unsure: " if caption.unsure else "") + " ".join(buttons)
+    return ('<span class="unsure">unsure: </span>' if caption.unsure else "") + " ".join(buttons)
 
 
 def _tools(caption: Caption) -> str:
     if not caption.words:
         return ""
-    return '<button type="button" id="play">Play</button><button type="button" id="whole">Whole photo</button>'
+    names = {"play": "Play", "whole": "Whole photo"}
+    return "".join(f'<button type="button" class="pill" id="{key}">{name}</button>' for key, name in names.items())
 
 
 def _panel(word: Word) -> str:
-    facts = f"{word.probability:.0%} likely" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
+    facts = f"{word.probability:.0%} probability" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
     facts += "" if word.calibrated is None else f" · {word.calibrated:.0%} confidence"
-    alternatives = _ranking("alternatives", ((_shown(text), share) for text, share in word.alternatives))
-    title = "<h3>Alternatives</h3>" if alternatives else ""
+    alternatives = _ranking("ranking", ((_shown(text), share) for text, share in word.alternatives))
+    title = '<h3 class="label">Alternatives</h3>' if alternatives else ""
     return (
         f'<section class="panel" hidden><h2>{escape(word.text)}</h2><p class="facts">{facts}</p>'
         f"{title}{alternatives}</section>\n"
@@ -120,8 +120,10 @@ def _panel(word: Word) -> str:
 
 
 def _others(caption: Caption) -> str:
-    rows = _ranking("others", ((other.sentence() or "No words.", other.confidence) for other in caption.others))
-    return f"<h3>Other captions</h3>{rows}\n" if rows else ""
+    rows = _ranking(
+        "ranking candidates", ((other.sentence() or "No words.", other.confidence) for other in caption.others)
+    )
+    return f'<h3 class="label">Other candidates</h3>{rows}\n' if rows else ""
 
 
 def _ranking(name: str, entries: Iterable[tuple[str, float]]) -> str:
@@ -150,7 +152,7 @@ def _heads(by_head: np.ndarray) -> str:
         ]
         rows.append(f'<div class="layer">{"".join(cells)}</div>')
     return (
-        f'<section id="layers" hidden><h3>Layers and heads</h3><div class="heads" role="group" '
+        f'<section id="layers" hidden><h3 class="label">Layers and heads</h3><div class="heads" role="group" '
         f'aria-label="Layers and heads" style="--heads:{heads}">{"".join(rows)}</div></section>\n'
     )
 
@@ -158,12 +160,6 @@ def _heads(by_head: np.ndarray) -> str:
 def _shown(token: str) -> str:
     """A token of any tokenizer for a person to read."""
     return {"<end>": END, " ": "(a space)"}.get(token, token.removeprefix("▁"))
-
-
-def _jpeg(photo: Image.Image) -> str:
-    data = io.BytesIO()
-    photo.convert("RGB").save(data, "JPEG", quality=88)
-    return f"data:image/jpeg;base64,{_base64(data.getvalue())}"
 
 
 def _base64(data: bytes) -> str:

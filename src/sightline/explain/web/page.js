@@ -4,11 +4,11 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const views = data.views.map(bytes); // each: all words' maps, row by row
 const scale = bytes(data.scale); // 256 x RGBA
-const places = data.height * data.width;
+const cells = data.height * data.width;
 const photo = document.getElementById("photo");
 const canvas = document.getElementById("heat-map");
 const words = [...document.querySelectorAll(".word")];
-const panels = [...document.querySelectorAll(".panel")]; // the hint first, then one for each word
+const panels = [...document.querySelectorAll(".panel")]; // the whole caption first, then one for each word
 const layers = document.getElementById("layers");
 const choices = [...document.querySelectorAll("[data-view]")];
 let word = -1, view = 0, timer = 0, pixels = null;
@@ -16,50 +16,50 @@ let word = -1, view = 0, timer = 0, pixels = null;
 function weights(count, length) {
   return Array.from({ length }, (_, pixel) => {
     const position = ((pixel + 0.5) * count) / length - 0.5;
-    const row = Array.from({ length: count }, (_, place) => Math.exp(-0.5 * ((position - place) / data.spread) ** 2));
+    const row = Array.from({ length: count }, (_, cell) => Math.exp(-0.5 * ((position - cell) / data.spread) ** 2));
     const sum = row.reduce((total, value) => total + value);
     return row.map((value) => value / sum);
   });
 }
 
-const mapOf = (index, chosen) => views[chosen].subarray(index * places, (index + 1) * places);
+const mapOf = (index, chosen) => views[chosen].subarray(index * cells, (index + 1) * cells);
 let across, down;
 
 function prepare() { // once the photo is decoded
   const copy = document.createElement("canvas");
   [copy.width, copy.height] = [canvas.width, canvas.height];
-  const pen = copy.getContext("2d");
-  pen.drawImage(photo, 0, 0, copy.width, copy.height);
-  pixels = pen.getImageData(0, 0, copy.width, copy.height).data;
+  const context = copy.getContext("2d");
+  context.drawImage(photo, 0, 0, copy.width, copy.height);
+  pixels = context.getImageData(0, 0, copy.width, copy.height).data;
   across = weights(data.width, copy.width);
   down = weights(data.height, copy.height);
 }
 
-function shine() {
+function draw() {
   if (!pixels) prepare();
-  const map = mapOf(word, view), pen = canvas.getContext("2d");
-  const out = pen.createImageData(canvas.width, canvas.height), shown = out.data;
+  const map = mapOf(word, view), context = canvas.getContext("2d");
+  const out = context.createImageData(canvas.width, canvas.height), shown = out.data;
   const row = new Float64Array(data.width);
   for (let y = 0, at = 0; y < canvas.height; y++) {
     for (let x = 0; x < data.width; x++) {
       row[x] = 0;
-      for (let place = 0; place < data.height; place++) row[x] += down[y][place] * map[place * data.width + x];
+      for (let cell = 0; cell < data.height; cell++) row[x] += down[y][cell] * map[cell * data.width + x];
     }
     for (let x = 0; x < canvas.width; x++, at += 4) {
       let value = 0;
-      for (let place = 0; place < data.width; place++) value += across[x][place] * row[place];
+      for (let cell = 0; cell < data.width; cell++) value += across[x][cell] * row[cell];
       const level = Math.min(255, Math.round((value * data.highest)));
       const colour = Math.min(1, (data.colour * level) / 255);
       const grey = 0.299 * pixels[at] + 0.587 * pixels[at + 1] + 0.114 * pixels[at + 2];
       const alpha = scale[4 * level + 3] / 255;
       for (let channel = 0; channel < 3; channel++) {
-        const own = grey + colour * (pixels[at + channel] - grey);
-        shown[at + channel] = own + alpha * (scale[4 * level + channel] - own);
+        const base = grey + colour * (pixels[at + channel] - grey);
+        shown[at + channel] = base + alpha * (scale[4 * level + channel] - base);
       }
       shown[at + 3] = 255;
     }
   }
-  pen.putImageData(out, 0, 0);
+  context.putImageData(out, 0, 0);
 }
 
 function thumbnails() {
@@ -67,15 +67,15 @@ function thumbnails() {
     const canvas = choice.querySelector("canvas");
     choice.setAttribute("aria-pressed", String(Number(choice.dataset.view) === view));
     if (!canvas) continue;
-    const pen = canvas.getContext("2d");
-    pen.clearRect(0, 0, canvas.width, canvas.height);
+    const context = canvas.getContext("2d");
+    context.clearRect(0, 0, canvas.width, canvas.height);
     if (word < 0) continue;
-    const picture = pen.createImageData(data.width, data.height);
-    mapOf(word, Number(choice.dataset.view)).forEach((value, place) => {
+    const picture = context.createImageData(data.width, data.height);
+    mapOf(word, Number(choice.dataset.view)).forEach((value, cell) => {
       const share = Math.min(1, (value * data.highest) / 255);
-      picture.data.set([12 + 243 * share, 16 + 160 * share, 38 + 30 * share, 255], 4 * place);
+      picture.data.set([12 + 243 * share, 16 + 160 * share, 38 + 30 * share, 255], 4 * cell);
     });
-    pen.putImageData(picture, 0, 0);
+    context.putImageData(picture, 0, 0);
   }
 }
 
@@ -84,12 +84,12 @@ function show(index) {
   words.forEach((button, at) => button.setAttribute("aria-pressed", String(at === index)));
   panels.forEach((panel, at) => (panel.hidden = at !== index + 1));
   const visible = index >= 0 && views.length > 0;
-  canvas.hidden = !visible;
+  canvas.classList.toggle("visible", visible);
   if (layers) layers.hidden = !visible;
   thumbnails();
   if (!visible) return;
-  canvas.setAttribute("aria-label", `Where the model attends for “${words[index].textContent}”`);
-  photo.decode().then(shine, shine);
+  canvas.setAttribute("aria-label", `Heat map for “${words[index].textContent}”`);
+  photo.decode().then(draw, draw);
 }
 
 function stop() {
