@@ -7,7 +7,7 @@ The K captions of one photo are adjacent: row ``b * K + k`` of any (B*K, ...) te
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -198,7 +198,8 @@ class Caption:
 
     def overlay(self) -> Image:
         """One picture: the photo with the sentence, and for each word its attention as a heat map."""
-        return import_module("sightline.explain.picture").draw(self)  # by name: a lower package, needed here alone
+        draw: Callable[[Caption], Image] = import_module("sightline.explain.picture").draw  # lower: imported by name
+        return draw(self)
 
     def as_row(self) -> dict[str, Any]:
         """One row of a table, with what makes a caption unsure."""

@@ -13,7 +13,7 @@ NEVER = float("-inf")
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """The model's log-probabilities (R, V), a new array."""
     with np.errstate(invalid="ignore"):  # `check_usable` reports values that are not finite, once
-        shifted = logits - logits.max(1, keepdims=True)
+        shifted: np.ndarray = logits - logits.max(1, keepdims=True)
         shifted -= np.log(np.exp(shifted).sum(1, keepdims=True))
     return shifted
 
@@ -46,7 +46,7 @@ def _forbid_repeats(log_probs: np.ndarray, history: np.ndarray, size: int) -> No
 
 def sampling_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndarray:
     """Probabilities (R, V) to sample from: temperature first, then the top k, then the top p of what is left."""
-    weights = np.exp(log_softmax(log_probs / options.temperature))
+    weights: np.ndarray = np.exp(log_softmax(log_probs / options.temperature))
     if options.top_k == 0 and options.top_p == 1:
         return weights
     index = np.argsort(-weights, axis=1, kind="stable")
@@ -56,6 +56,6 @@ def sampling_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndar
         ordered /= ordered.sum(1, keepdims=True)
     before = ordered.cumsum(1) - ordered  # the probability of all likelier tokens
     ordered[:, 1:][before[:, 1:] >= options.top_p] = 0  # the likeliest stays: a tiny top_p is 0 as a float32
-    kept = np.zeros_like(weights)
+    kept: np.ndarray = np.zeros_like(weights)
     np.put_along_axis(kept, index, ordered, 1)
     return kept

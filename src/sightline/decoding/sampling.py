@@ -108,4 +108,5 @@ def _inverse_cdf(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     cumulative = weights.astype(np.float64).cumsum(1)
     thresholds = uniform * cumulative[:, -1:]
     found = np.stack([np.searchsorted(row, values, side="right") for row, values in zip(cumulative, thresholds)])
-    return np.minimum(found, weights.shape[1] - 1)
+    tokens: np.ndarray = np.minimum(found, weights.shape[1] - 1)
+    return tokens

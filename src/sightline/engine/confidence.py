@@ -87,7 +87,8 @@ class Photos(Part):
         """(B, D) pooled vectors to (B,): above 1 a photo is unlike those the model was trained on."""
         mean, matrix = self._statistics
         along = (pooled.astype(np.float32) - mean) @ matrix.T  # (B, directions), about 1 each for a training photo
-        return np.sqrt((along**2).mean(1)) / self.limit
+        distances: np.ndarray = np.sqrt((along**2).mean(1))
+        return distances / self.limit
 
 
 class Confidence(Part):

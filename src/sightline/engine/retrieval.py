@@ -237,7 +237,8 @@ def _next_words(history: np.ndarray, captions: Any, weights: Any, vocabulary: in
     counts = np.where(ignored, 0, weights[:, None, :, None] * GROWTH**shared)
     index = np.arange(rows).reshape(photos, -1, 1, 1) * vocabulary + following
     found = np.bincount(index.ravel(), counts.ravel(), rows * vocabulary).reshape(rows, vocabulary)
-    return found / np.maximum(found.sum(1, keepdims=True), 1e-30)
+    shares: np.ndarray = found / np.maximum(found.sum(1, keepdims=True), 1e-30)
+    return shares
 
 
 def _extended(logits: np.ndarray, retrieved: np.ndarray) -> np.ndarray:
@@ -255,7 +256,8 @@ def _interpolated(probabilities: np.ndarray, retrieved: np.ndarray, weight: floa
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    unit: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return unit
 
 
 def _without(values: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class TorchBackend(TorchDecoder, Backend):
 
     @torch.inference_mode()
     def encode(self, pixels: np.ndarray) -> ImageFeatures:
-        parts = torch.from_numpy(pixels).to(self.device).split(CPU_BATCH if self.device == "cpu" else len(pixels))
+        size = CPU_BATCH if self.device == "cpu" else len(pixels)
+        parts = torch.split(torch.from_numpy(pixels).to(self.device), size)
         return ImageFeatures.joined([self.model.encoder(part) for part in parts])
 
     def with_threads(self, threads: int) -> None:

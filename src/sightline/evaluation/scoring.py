@@ -164,7 +164,7 @@ def _min_count(folder: Path) -> int | None:
     """How often a word had to occur to enter the vocabulary, if the model's recipe says so."""
     try:
         recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
-        return recipe["tokenizer"]["min_count"]
+        return int(recipe["tokenizer"]["min_count"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -64,7 +64,7 @@ class _Step(nn.Module):
 @torch.no_grad()
 def export_graphs(model: CaptionModel) -> dict[str, Any]:
     """``encoder``, ``start`` and ``step`` as ONNX models in float32."""
-    encoder, decoder = cast(Encoder, model.encoder.eval()), cast(Decoder, model.decoder.eval())
+    encoder, decoder = model.encoder.eval(), model.decoder.eval()
     graph, features = encoder_graph(encoder)
     return {"encoder": graph, **decoder_graphs(decoder, features)}
 

@@ -94,14 +94,18 @@ class SelfCritical(Objective):
 
     def _draw(self, decoder: Any, features: Any) -> Tensor:
         options = DecodingOptions(
-            sample=True, temperature=self.temperature, max_length=self.max_length, allow_unknown=True
+            sample=True,
+            temperature=self.temperature,
+            max_length=self.max_length,
+            allow_unknown=True,
+            want_attention=False,
         )
         return sample(TorchDecoder(decoder), features, count=self.samples, options=options)
 
     def _baseline(self, decoder: Any, features: Any, batch: Batch, rewards: Tensor) -> Tensor:
         if self.baseline == "mean":
             return (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
-        options = DecodingOptions(beam=1, max_length=self.max_length, allow_unknown=True)
+        options = DecodingOptions(beam=1, max_length=self.max_length, allow_unknown=True, want_attention=False)
         best = [found[0] for found in decode(TorchDecoder(decoder), features, options)]
         texts = [[*self._words(caption.tokens), *([END] if caption.finished else [])] for caption in best]
         return self._rewards(batch.indices, texts)[0][:, None]
