@@ -239,3 +239,12 @@ def test_a_killed_batch_is_not_marked_as_done(examples: list[Example], tmp_path:
     assert (resumed.is_filled(slice(0, 3)), resumed.is_filled(slice(0, 4))) == (True, False)
     everything = range(len(examples))
     assert torch.allclose(resumed.fill().features(everything).grid, computed(Counting(), examples).grid, atol=2e-3)
+
+
+def test_int8_features_are_near_the_encoders_own(examples: list[Example], tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    encoder = Counting(width=32, image_size=32).eval()
+    cache = FeatureCache(encoder, examples, tmp_path, precision="int8").fill(batch_size=5)
+    features, expected = cache.features(range(12)), computed(encoder, examples)
+    for found, exact in ((features.grid, expected.grid), (features.pooled, expected.pooled)):
+        assert 1e-3 < float((found - exact).abs().max() / exact.abs().max()) < 0.05

@@ -181,7 +181,8 @@ class FinishedHypotheses:
         full = score[:, -1] > NEVER
         reachable = best_total / (self.options.max_length - 1) ** penalty
         next_end = best_total / (length + 1) ** penalty
-        return (worst_asked >= reachable) | (full & (worst_asked >= next_end))
+        settled: np.ndarray = (worst_asked >= reachable) | (full & (worst_asked >= next_end))
+        return settled
 
     def with_cut(self, photos: np.ndarray, totals: np.ndarray) -> Endings:
         """The finished captions, and those (A, K) of open photos that the greatest length cut."""

@@ -126,7 +126,7 @@ class FeatureCache:
     def _encode(self, device: str | torch.device) -> Callable[[Tensor], tuple[np.ndarray, np.ndarray]]:
         """Pixels to grid and pooled vectors, computed in this cache's precision."""
         if self.precision == "int8":
-            from sightline.onnx.quantize import encoder_session
+            from sightline.onnx.export import encoder_session
 
             session = encoder_session(self.encoder, "int8")
             return lambda images: session(images.numpy())
