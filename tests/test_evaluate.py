@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sightline
-from sightline.data import load_dataset, read_results, write_results
+from sightline.data import Dataset, load_dataset, read_results, write_results
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.comparison import compare
 from sightline.evaluation.metrics import METRICS, score
 from sightline.evaluation.metrics.metric import Metric
 from sightline.evaluation.report import render_page, write_page
-from sightline.evaluation.scoring import Evaluation, evaluate, score_results
+from sightline.evaluation.scoring import Evaluation, evaluate, evaluate_people, score_results
 from sightline.io.model_files import checkpoint_hash
 
 QUICK = ("bleu", "rouge", "cider")
@@ -31,27 +32,27 @@ def perfect(tiny_flickr8k_kept: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def evaluated(tiny_model: Path, tiny_flickr8k_kept: Path) -> Evaluation:
-    return evaluate(tiny_model, tiny_flickr8k_kept, "dev", metrics=QUICK, beam=2, length_penalty=0.5)
+    return evaluate(tiny_model, tiny_flickr8k_kept, "val", metrics=QUICK, beam=2, length_penalty=0.5)
 
 
 def test_the_signature_names_all_a_score_depends_on(evaluated: Evaluation, tiny_model: Path):
     assert evaluated.signature.split("|") == [
-        f"sightline {sightline.__version__}", "flickr8k:dev", "images:2", "ptb", "beam:2", "lp:0.5", "max:12",
+        f"sightline {sightline.__version__}", "flickr8k:val", "images:2", "ptb", "beam:2", "lp:0.5", "max:12",
         f"vocabulary:word-{load(tiny_model).tokenizer.size}", "min-count:1", "bleu+rouge-l+cider-d",
         f"ckpt:{checkpoint_hash(tiny_model)}",
     ]  # fmt: skip
 
 
 def test_unusual_options_and_ensembles_show_in_the_signature(tiny_model: Path, tiny_flickr8k_kept: Path):
-    result = evaluate([tiny_model, tiny_model], tiny_flickr8k_kept, "val", metrics=["bleu"], min_length=2, limit=1)
+    result = evaluate([tiny_model, tiny_model], tiny_flickr8k_kept, "dev", metrics=["bleu"], min_length=2, limit=1)
     assert "|min:2|" in result.signature
-    assert "flickr8k:dev|images:1|" in result.signature
+    assert "flickr8k:val|images:1|" in result.signature
     name = checkpoint_hash(tiny_model)
     assert result.signature.endswith(f"|bleu|ckpt:{name}+{name}")
 
 
 def test_captions_are_the_captioners_own(evaluated: Evaluation, tiny_model: Path, tiny_flickr8k_kept: Path):
-    examples = load_dataset(tiny_flickr8k_kept).examples("dev")
+    examples = load_dataset(tiny_flickr8k_kept).examples("val")
     captioner = load(tiny_model)
     expected = {
         example.name: captioner.caption(str(example.image), beam=2, length_penalty=0.5).text for example in examples
@@ -117,6 +118,132 @@ def test_results_must_name_exactly_the_images(perfect: dict[str, str], tiny_flic
         score_results({**perfect, "x.jpg": "a dog"}, tiny_flickr8k_kept, metrics=QUICK)
     with pytest.raises(ConfigError, match="bleu"):
         score_results(perfect, tiny_flickr8k_kept, metrics=["blue"])
+
+
+# Object labels
+
+
+@pytest.fixture
+def labelled(tiny_flickr8k_kept: Path) -> Dataset:
+    """The train split, its photos labelled: each shows a dog, and nothing else is known to be there."""
+    dataset = load_dataset(tiny_flickr8k_kept)
+    examples = [replace(example, objects=frozenset({"dog"})) for example in dataset.examples("train")]
+    return replace(dataset, splits={**dataset.splits, "train": examples})
+
+
+def said(dataset: Dataset, *captions: str) -> dict[str, str]:
+    """These captions for the photos of train in turn."""
+    names = [example.name for example in dataset.examples("train")]
+    return {name: captions[number % len(captions)] for number, name in enumerate(names)}
+
+
+def test_photos_with_labels_are_scored_by_chair(labelled: Dataset, tmp_path: Path):
+    captions = said(labelled, "a dog", "a dog and a cat")
+    result = evaluate(None, labelled, "train", captions=captions, metrics=["cider", "chair"], output=tmp_path)
+    assert result.scores["chair_s"] == 1 / 2
+    assert result.scores["chair_i"] == pytest.approx(1 / 3)
+    assert result.intervals["chair_i"][0] < 1 / 3 < result.intervals["chair_i"][1]
+    assert "|cider-d+chair|" in result.signature
+    content = json.loads((tmp_path / "scores.json").read_text())
+    assert content["scores"]["chair_s"] == 1 / 2
+    assert content["images"][1]["objects"] == ["dog"]
+    assert content["images"][1]["scores"]["chair_i"] == 1 / 2
+    assert "chair_s" in score_results(captions, labelled, "train").scores  # whatever can be scored is
+    assert "chair_s" not in score_results(captions, labelled, "train", ["cider"]).scores
+    other = tmp_path / "other"
+    evaluate(None, labelled, "train", captions=said(labelled, "a dog"), metrics=["cider"], output=other)
+    assert compare([tmp_path, other], metrics=["chair"]).differences[0]["chair_s"]["difference"] == -1 / 2
+
+
+def test_labels_are_read_from_a_file_or_found_in_the_folder(tiny_flickr8k: Path, tmp_path: Path):
+    names = [example.name for example in load_dataset(tiny_flickr8k).examples("test")]
+    labels = {"categories": ["cat", "dog"], "photos": {name: [1] for name in names}}
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps(labels))
+    captions = dict.fromkeys(names, "a cat")
+    assert score_results(captions, tiny_flickr8k, metrics=["chair"], objects=path).scores["chair_i"] == 1
+    (tiny_flickr8k / "objects.json").write_text(path.read_text())
+    assert score_results(captions, tiny_flickr8k, metrics=["chair"]).scores["chair_i"] == 1
+    annotations = tmp_path / "annotations.json"
+    rows = [{"image_id": name, "id": number, "caption": "a cat"} for number, name in enumerate(names)]
+    annotations.write_text(json.dumps({"annotations": rows}))
+    assert score_results(captions, annotations, metrics=["chair"], objects=path).scores["chair_i"] == 1
+
+
+def test_labels_that_cannot_be_used_are_said_in_one_line(
+    labelled: Dataset, tiny_flickr8k_kept: Path, perfect: dict[str, str], tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=r"needs object labels.*--objects"):
+        score_results(perfect, tiny_flickr8k_kept, metrics=["chair"])
+    odd = [replace(example, objects=frozenset({"sofa"})) for example in labelled.examples("train")]
+    dataset = replace(labelled, splits={**labelled.splits, "train": odd})
+    with pytest.raises(DataError, match=r"1 name that COCO's 80 categories lack \(sofa\)"):
+        evaluate(None, dataset, "train", captions=said(dataset, "a dog"), metrics=["chair"])
+    assert "cider" in evaluate(None, dataset, "train", captions=said(dataset, "a dog"), metrics=["cider"]).scores
+    with pytest.raises(DataError, match=r"missing\.json"):
+        score_results(perfect, tiny_flickr8k_kept, metrics=["chair"], objects=tmp_path / "missing.json")
+    (tmp_path / "others.json").write_text('{"categories": ["dog"], "photos": {"elsewhere.jpg": [0]}}')
+    with pytest.raises(DataError, match=r"others\.json labels none of the photos"):
+        score_results(perfect, tiny_flickr8k_kept, metrics=["chair"], objects=tmp_path / "others.json")
+
+
+def test_photos_without_labels_are_counted_in_a_warning(labelled: Dataset, caplog: pytest.LogCaptureFixture):
+    examples = labelled.examples("train")
+    some = replace(labelled, splits={**labelled.splits, "train": [replace(examples[0], objects=None), *examples[1:]]})
+    result = evaluate(None, some, "train", captions=said(some, "a cat"), metrics=["chair"])
+    assert result.scores == {"chair_s": 1, "chair_i": 1}
+    assert caplog.messages == ["1 of 8 photos have no object labels: CHAIR counts the others"]
+
+
+# Several sources, and people
+
+
+def test_a_mixture_is_scored_together_and_each_source_alone(labelled: Dataset, tmp_path: Path):
+    examples = labelled.examples("train")
+    names = {example.name: "flickr8k" if number < 5 else "coco" for number, example in enumerate(examples)}
+    mixed = [
+        replace(example, source=names[example.name], objects=example.objects if number >= 5 else None)
+        for number, example in enumerate(examples)
+    ]
+    dataset = replace(labelled, name="flickr8k+coco", splits={**labelled.splits, "train": mixed})
+    captions = {example.name: example.captions[0] for example in examples}
+    result = evaluate(None, dataset, "train", captions=captions, metrics=["cider", "chair"], output=tmp_path)
+    alone = replace(labelled, splits={**labelled.splits, "train": mixed[5:]})
+    expected = evaluate(None, alone, "train", captions=dict(list(captions.items())[5:]), metrics=["cider", "chair"])
+    assert set(result.sources) == {"flickr8k", "coco"}
+    assert result.sources["coco"] == expected.scores
+    assert expected.sources == {}
+    assert set(result.sources["flickr8k"]) == {"cider"}  # no labels there
+    assert result.scores["cider"] != result.sources["coco"]["cider"]
+    assert json.loads((tmp_path / "scores.json").read_text())["sources"] == result.sources
+
+
+def test_people_are_scored_against_people(tiny_flickr8k_kept: Path):
+    dataset = load_dataset(tiny_flickr8k_kept)
+    result = evaluate_people(dataset, "train", metrics=QUICK, seed=3)
+    for image in result.images:
+        texts = next(example.captions for example in dataset.examples("train") if example.name == image.name)
+        assert sorted((image.caption, *image.references)) == sorted(texts)
+    assert result.captions == evaluate_people(dataset, "train", metrics=QUICK, seed=3).captions
+    assert result.captions != evaluate_people(dataset, "train", metrics=QUICK, seed=4).captions
+    assert result.signature.endswith("|captions:people's, seed 3")
+    lonely = [replace(example, captions=example.captions[:1]) for example in dataset.examples("train")]
+    one_less = [*lonely[:-1], dataset.examples("train")[-1]]
+    assert len(evaluate_people(replace(dataset, splits={"train": one_less}), "train", metrics=["bleu"]).images) == 1
+    with pytest.raises(DataError, match="two captions"):
+        evaluate_people(replace(dataset, splits={"train": lonely}), "train", metrics=["bleu"])
+
+
+def test_the_number_of_training_photos_is_kept_where_the_model_records_it(
+    tiny_model: Path, tiny_flickr8k_kept: Path, tmp_path: Path
+):
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model, copy)
+    recorded = json.loads((copy / "metrics.json").read_text()) | {"train_photos": 8}
+    (copy / "metrics.json").write_text(json.dumps(recorded))
+    result = evaluate(copy, tiny_flickr8k_kept, metrics=["bleu"], output=tmp_path)
+    assert result.train_photos == 8
+    assert json.loads((tmp_path / "scores.json").read_text())["train_photos"] == 8
 
 
 def test_a_metric_that_cannot_run_is_left_out_and_said_once(

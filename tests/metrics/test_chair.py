@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -102,3 +105,11 @@ def test_unknown_categories_are_named():
     check_categories([{"dog"}, None, {"tv"}])
     with pytest.raises(DataError, match=r"2 names that COCO's 80 categories lack \(sofa, tvmonitor\)"):
         check_categories([{"dog", "sofa"}, {"tvmonitor"}])
+
+
+def test_reading_captions_loads_neither_the_engine_nor_torch():
+    program = (
+        "import sys, sightline.evaluation.metrics.chair as chair; assert chair.objects_in('a dog') == {'dog'}; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'onnxruntime', 'PIL', 'sightline.engine')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -208,3 +208,31 @@ def test_what_cannot_be_scored_is_refused(captions: list[str], references: list[
         CiderReward([LAWN, SEA]).score([0, 1], [LAWN[0]])
     with pytest.raises(DataError, match="no captions to measure"):
         diversity([])
+
+
+def test_dictionaries_are_taken_as_the_coco_tools_take_them() -> None:
+    captions, references = ["a dog", "a boat"], [["a dog runs", "the dog"], ["a boat on the sea", "boats"]]
+    expected = score(captions, references, JAVA_FREE)
+    by_image = {7: ["a dog"], 3: ["a boat"]}
+    assert score(by_image, {3: references[1], 7: references[0]}, JAVA_FREE) == expected  # in whatever order
+    assert score({7: "a dog", 3: "a boat"}, {7: references[0], 3: references[1]}, JAVA_FREE) == expected
+
+
+@pytest.mark.parametrize(
+    ("captions", "references", "message"),
+    [
+        ({1: ["a dog"]}, {1: ["a dog"], 2: ["a cat"]}, "differ in 1 images \\(2\\)"),
+        ({1: ["a dog"], 2: ["a cat"]}, {1: ["a dog"]}, "differ in 1 images \\(2\\)"),
+        ({1: ["a dog", "a cat"]}, {1: ["a dog"]}, "image 1 has 2 captions"),
+        ({1: ["a dog"]}, [["a dog"]], "a dictionary and a list"),
+        ({}, {}, "no captions"),
+    ],
+)
+def test_dictionaries_that_do_not_fit_are_refused(captions: dict, references: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        score(captions, references, JAVA_FREE)
+
+
+def test_chair_is_no_metric_of_references() -> None:
+    with pytest.raises(ConfigError, match="object labels"):
+        score(["a dog"], [["a dog"]], ["chair"])

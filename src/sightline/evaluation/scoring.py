@@ -1,27 +1,41 @@
-"""A captioner on a split: captions, scores with intervals, and the signature that says how they were made.
+"""A captioner on a split: captions, scores with intervals, and the signature that names how they were made.
 
 Captions come from the photos alone, references are the human captions as published, and every score is printed with
-what it depends on, so that two numbers are comparable or visibly not. (A module named ``evaluate`` would take the place
-of the function ``sightline.evaluate``.)
+what it depends on, so that two numbers are comparable or visibly not. Where photos have object labels, CHAIR is scored,
+too. (A module named ``evaluate`` would hide the function ``sightline.evaluate``.)
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import random
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sightline import __version__
-from sightline.data import Dataset, Example, load_dataset, read_references, read_results, write_results
+from sightline.data import (
+    Dataset,
+    Example,
+    Report,
+    load_dataset,
+    read_references,
+    read_results,
+    with_objects,
+    write_results,
+)
 from sightline.data.dataset import SPLIT_NAMES
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, load
-from sightline.errors import DataError
-from sightline.evaluation.metrics import METRICS, build, prepare
+from sightline.errors import ConfigError, DataError
+from sightline.evaluation.metrics import build, prepare
 from sightline.evaluation.metrics.bootstrap import interval
+from sightline.evaluation.metrics.chair import Chair, check_categories
 from sightline.evaluation.metrics.metric import Metric, diversity
 from sightline.io.files import FileSlice, printable, write_atomically
 from sightline.io.progress import track
@@ -29,6 +43,7 @@ from sightline.types import Failure
 
 FORMAT = "sightline-scores-1"
 RESAMPLES = 1000
+NO_IMAGE = Path()  # of a photo that only an annotations file names
 # Options that change captions, and their short names in the signature; the first three are always named.
 _NAMED = {"beam": "beam", "length_penalty": "lp", "max_length": "max"}
 _NAMED_IF_CHANGED = {
@@ -37,15 +52,20 @@ _NAMED_IF_CHANGED = {
 }  # fmt: skip
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class ScoredImage:
-    """One photo's caption beside the people's, with its own scores (fractions)."""
+    """One photo's caption, its references, and its own scores (fractions)."""
 
     name: str
     caption: str
     references: tuple[str, ...]
     scores: dict[str, float]
     image: Path | FileSlice | None = None  # None where only a references file was given
+    objects: frozenset[str] | None = None  # the photo's labels; None: not labelled
+    source: str = ""  # the dataset of a mixture it comes from
 
 
 @dataclass(frozen=True)
@@ -58,6 +78,8 @@ class Evaluation:
     diversity: dict[str, float | str]
     images: tuple[ScoredImage, ...]
     failures: tuple[Failure, ...] = ()  # photos that could not be opened: not captioned, not scored
+    sources: dict[str, dict[str, float]] = field(default_factory=dict)  # of a mixture: each dataset scored alone
+    train_photos: int | None = None  # how many the model was trained on, where its folder records it
 
     @property
     def captions(self) -> dict[str, str]:
@@ -70,10 +92,18 @@ class Evaluation:
             "signature": self.signature,
             "scores": self.scores,
             "intervals": {key: list(bounds) for key, bounds in self.intervals.items()},
+            **({"sources": self.sources} if self.sources else {}),
+            **({"train_photos": self.train_photos} if self.train_photos is not None else {}),
             "diversity": self.diversity,
             "failures": [{"source": failure.source, "reason": failure.reason} for failure in self.failures],
             "images": [
-                {"name": image.name, "caption": image.caption, "references": image.references, "scores": image.scores}
+                {
+                    "name": image.name,
+                    "caption": image.caption,
+                    "references": image.references,
+                    **({"objects": sorted(image.objects)} if image.objects is not None else {}),
+                    "scores": image.scores,
+                }
                 for image in self.images
             ],
         }
@@ -88,10 +118,11 @@ class Evaluation:
 def evaluate(
     captioner: Captioner | str | Path | Sequence[str | Path] | None,
     data: Dataset | str | Path,
-    split: str = "dev",
+    split: str = "val",
     *,
     captions: Mapping[str, str] | None = None,
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] | None = None,
+    objects: str | Path | None = None,
     output: str | Path | None = None,
     batch_size: int = 16,
     resamples: int = RESAMPLES,
@@ -101,12 +132,15 @@ def evaluate(
 ) -> Evaluation:
     """Caption a split and score it; a list of folders is an ensemble.
 
-    ``captions`` (by example name) scores ready captions instead; ``options`` are `DecodingOptions`; ``limit`` takes
-    only the split's first photos; ``output`` is a folder for captions.json and scores.json.
+    ``captions`` (by example name) scores ready captions instead; ``metrics`` are all that can run if not given;
+    ``objects`` is a file of object labels for CHAIR, otherwise one is found in the dataset's folder; ``options`` are
+    `DecodingOptions`; ``limit`` takes only the split's first photos; ``output`` is a folder for captions.json and
+    scores.json.
     """
     scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
-    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
+    dataset = _load(data, format, objects)
     examples = dataset.examples(split)[:limit]
+    chair = wants_chair([example.objects for example in examples], metrics)
     if isinstance(captioner, str | Path):
         captioner = load(captioner)
     elif isinstance(captioner, Sequence):
@@ -120,9 +154,54 @@ def evaluate(
         examples = [example for example in examples if str(example.image) not in failed]
     where = [f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", f"images:{len(examples)}"]
     made = describe(captioner, captioner.options(**options)) if captioner else ["captions:given"]
-    references = {example.name: example.captions for example in examples}
-    paths = {example.name: example.image for example in examples}
-    result = _score(captions, references, where, made, scorers, resamples, paths, tuple(failures))
+    result = _score(captions, examples, where, made, scorers, chair, resamples)
+    trained = _train_photos(captioner) if captioner else None
+    result = replace(result, failures=tuple(failures), train_photos=trained)
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def evaluate_people(
+    data: Dataset | str | Path,
+    split: str = "test",
+    *,
+    seed: int = 0,
+    metrics: Sequence[str] | None = None,
+    objects: str | Path | None = None,
+    output: str | Path | None = None,
+    resamples: int = RESAMPLES,
+    limit: int | None = None,
+    format: str = "auto",
+) -> Evaluation:
+    """People against people: of each photo one caption, drawn with the seed, is scored against the others.
+
+    A photo needs two captions to count. With one reference fewer the scores are a little lower than a system's with
+    the same captions would be.
+    """
+    scorers = build(metrics)
+    dataset = _load(data, format, objects)
+    draw = random.Random(seed)
+    captions, examples = {}, []
+    for example in dataset.examples(split)[:limit]:
+        if len(example.captions) > 1:
+            chosen = draw.randrange(len(example.captions))
+            captions[example.name] = example.captions[chosen]
+            others = example.captions[:chosen] + example.captions[chosen + 1 :]
+            examples.append(replace(example, captions=others))
+    if not examples:
+        raise DataError(f"no photo of {dataset.name} {split} has two captions: people cannot be scored against people")
+    where = [f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", f"images:{len(examples)}"]
+    made = [f"captions:people's, seed {seed}"]
+    result = _score(
+        captions,
+        examples,
+        where,
+        made,
+        scorers,
+        wants_chair([example.objects for example in examples], metrics),
+        resamples,
+    )
     if output is not None:
         result.save(output)
     return result
@@ -132,17 +211,56 @@ def score_results(
     results: str | Path | Mapping[str, str],
     references: Dataset | str | Path,
     split: str = "test",
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] | None = None,
+    objects: str | Path | None = None,
     resamples: int = RESAMPLES,
     format: str = "auto",
 ) -> Evaluation:
     """Score anyone's captions in COCO's results format against a dataset's split or a COCO annotations file."""
     captions = results if isinstance(results, Mapping) else read_results(results)
-    if isinstance(references, Dataset) or not (Path(references).is_file() and Path(references).suffix == ".json"):
-        return evaluate(None, references, split, captions=captions, metrics=metrics, resamples=resamples, format=format)
-    people = {name: tuple(texts) for name, texts in read_references(references).items()}
-    where = [Path(references).stem, f"images:{len(people)}"]
-    return _score(captions, people, where, ["captions:given"], build(metrics), resamples)
+    scorers = build(metrics)
+    name, examples = reference_examples(references, split, format, objects)
+    where = [name, f"images:{len(examples)}"]
+    chair = wants_chair([example.objects for example in examples], metrics)
+    return _score(captions, examples, where, ["captions:given"], scorers, chair, resamples)
+
+
+def reference_examples(
+    source: Dataset | str | Path, split: str, format: str = "auto", objects: str | Path | None = None
+) -> tuple[str, list[Example]]:
+    """The photos of a dataset's split, or of a COCO annotations file, and their name in the signature."""
+    if isinstance(source, Dataset) or not (Path(source).is_file() and Path(source).suffix == ".json"):
+        dataset = _load(source, format, objects)
+        return f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", dataset.examples(split)
+    name = Path(source).stem
+    examples = [Example(NO_IMAGE, tuple(texts), image) for image, texts in read_references(source).items()]
+    dataset = Dataset(name, Path(source).parent, {"test": examples}, Report())
+    return name, (dataset if objects is None else with_objects(dataset, Path(objects))).splits["test"]
+
+
+def _load(data: Dataset | str | Path, format: str, objects: str | Path | None) -> Dataset:
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
+    return dataset if objects is None else with_objects(dataset, Path(objects))
+
+
+def wants_chair(labels: Sequence[frozenset[str] | None], metrics: Sequence[str] | None) -> bool:
+    """Whether to score CHAIR: if it is asked for, or if nothing is asked for and photos have labels."""
+    labelled = sum(own is not None for own in labels)
+    if metrics is not None and "chair" not in metrics:
+        return False
+    if not labelled:
+        if metrics is not None:
+            raise ConfigError(
+                "the metric chair needs object labels, and no photo has any: give --objects FILE, or put objects.json "
+                "into the dataset's folder"
+            )
+        return False
+    check_categories(labels)
+    if labelled < len(labels):
+        _log.warning(
+            "%d of %d photos have no object labels: CHAIR counts the others", len(labels) - labelled, len(labels)
+        )
+    return True
 
 
 def describe(captioner: Captioner, options: DecodingOptions) -> list[str]:
@@ -169,6 +287,16 @@ def _min_count(folder: Path) -> int | None:
         return None
 
 
+def _train_photos(captioner: Captioner) -> int | None:
+    """How many photos the model was trained on, from its folder's metrics.json; of an ensemble, the first member's."""
+    for folder in captioner.folders:
+        try:
+            return int(json.loads((Path(folder or "") / "metrics.json").read_text(encoding="utf-8"))["train_photos"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
 def _caption(
     captioner: Captioner, examples: Sequence[Example], batch_size: int, options: Mapping[str, Any]
 ) -> tuple[dict[str, str], list[Failure]]:
@@ -189,35 +317,52 @@ def _caption(
 
 def _score(
     captions: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
+    examples: Sequence[Example],
     where: list[str],
     made: list[str],
     scorers: Mapping[str, Metric],
+    chair: bool,
     resamples: int,
-    paths: Mapping[str, Path | FileSlice] | None = None,
-    failures: tuple[Failure, ...] = (),
 ) -> Evaluation:
-    check_same(captions, references)
-    names = list(references)
-    words, people = prepare([captions[name] for name in names], [references[name] for name in names])
+    check_same(captions, {example.name: example for example in examples})
+    texts = [captions[example.name] for example in examples]
+    words, people = prepare(texts, [example.captions for example in examples])
+    labels = [example.objects for example in examples]
+    metrics: list[Metric | Chair] = [*scorers.values(), *([Chair()] if chair else [])]
+
+    def statistics(metric: Metric | Chair, rows: Sequence[int]) -> np.ndarray:
+        if isinstance(metric, Chair):
+            return metric.statistics([texts[row] for row in rows], [labels[row] for row in rows])
+        return metric.statistics([words[row] for row in rows], [people[row] for row in rows])
+
     scores: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
-    single: list[dict[str, float]] = [{} for _ in names]
-    versions = []
-    for metric in track(list(scorers.values()), "scoring"):
-        statistics = metric.statistics(words, people)
-        scores |= metric.aggregate(statistics)
-        intervals |= interval(metric, statistics, resamples)
-        for key, values in metric.per_image(statistics).items():
-            for row, value in zip(single, values):
-                row[key] = round(float(value), 6)
-        versions.append(metric.version)
-    signature = "|".join([f"sightline {__version__}", *where, "ptb", *made[:-1], "+".join(versions), made[-1]])
+    single: list[dict[str, float]] = [{} for _ in examples]
+    members: dict[str, list[int]] = {}
+    for row, example in enumerate(examples):
+        members.setdefault(example.source, []).append(row)
+    sources: dict[str, dict[str, float]] = {name: {} for name in members} if len(members) > 1 else {}
+    for metric in track(metrics, "scoring"):
+        found = statistics(metric, range(len(examples)))
+        scores |= metric.aggregate(found)
+        intervals |= interval(metric, found, resamples)
+        for key, values in metric.per_image(found).items():
+            for scored, value in zip(single, values):
+                scored[key] = round(float(value), 6)
+        # Each source anew: the weights of CIDEr's n-grams come from the references that are scored together.
+        for name, own in sources.items():
+            if not isinstance(metric, Chair) or any(labels[row] is not None for row in members[name]):
+                own |= metric.aggregate(statistics(metric, members[name]))
+    versions = "+".join(metric.version for metric in metrics)
+    signature = "|".join([f"sightline {__version__}", *where, "ptb", *made[:-1], versions, made[-1]])
     images = tuple(
-        ScoredImage(name, captions[name], tuple(references[name]), row, (paths or {}).get(name))
-        for name, row in zip(names, single)
-    )
-    return Evaluation(signature, scores, intervals, diversity(words), images, failures)
+        ScoredImage(
+            name=example.name, caption=text, references=example.captions, scores=own, objects=example.objects,
+            image=None if example.image == NO_IMAGE else example.image, source=example.source,
+        )
+        for example, text, own in zip(examples, texts, single)
+    )  # fmt: skip
+    return Evaluation(signature, scores, intervals, diversity(words), images, sources=sources)
 
 
 def check_same(captions: Mapping[str, str], references: Mapping[str, Any], what: str = "the captions") -> None:

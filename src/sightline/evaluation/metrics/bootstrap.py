@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from sightline.errors import DataError
-from sightline.evaluation.metrics.metric import Metric
+from sightline.evaluation.metrics.metric import Aggregate
 
 _BOUNDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 def interval(
-    metric: Metric, statistics: np.ndarray, resamples: int = 1000, seed: int = 0
+    metric: Aggregate, statistics: np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """The 95 % interval of each of the metric's scores."""
     draws = [metric.aggregate(statistics[rows]) for rows in _resamples(len(statistics), resamples, seed)]
@@ -24,7 +24,7 @@ def interval(
 
 
 def paired(
-    metric: Metric, first: np.ndarray, second: np.ndarray, resamples: int = 1000, seed: int = 0
+    metric: Aggregate, first: np.ndarray, second: np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> dict[str, dict[str, float]]:
     """First system minus second on the same images: the difference, its 95 % interval and a two-sided p-value."""
     if len(first) != len(second):

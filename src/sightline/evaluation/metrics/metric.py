@@ -26,8 +26,8 @@ def split_blanks(tokens: Sequence[str]) -> list[str]:
     return " ".join(tokens).split()
 
 
-class Metric(Protocol):
-    """A score of captions against their references, both as Penn Treebank tokens."""
+class Aggregate(Protocol):
+    """Scores from one row of statistics per image."""
 
     @property
     def version(self) -> str:
@@ -37,16 +37,20 @@ class Metric(Protocol):
     def keys(self) -> tuple[str, ...]:
         """The names of its scores."""
 
+    def aggregate(self, statistics: np.ndarray) -> dict[str, float]:
+        """The score over these rows as fractions; a row may occur more than once."""
+
+    def per_image(self, statistics: np.ndarray) -> dict[str, np.ndarray]:
+        """The score of each image on its own."""  # each (images,)
+
+
+class Metric(Aggregate, Protocol):
+    """A score of captions against their references, both as Penn Treebank tokens."""
+
     def statistics(
         self, captions: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
     ) -> np.ndarray:
         """One row per image, enough to compute the score of any selection of rows."""  # (images, k)
-
-    def aggregate(self, statistics: np.ndarray) -> dict[str, float]:
-        """The score over these rows as fractions; a row may stand there more than once."""
-
-    def per_image(self, statistics: np.ndarray) -> dict[str, np.ndarray]:
-        """The score of each image on its own."""  # each (images,)
 
 
 def check_pairs(captions: Sequence[object], references: Sequence[Sequence[object]]) -> None:
