@@ -2,12 +2,12 @@
 
     python results/tools/add_row.py runs/sat-soft-vgg19 --data flickr8k/ --commit 1a2b3c4
 
-Captions dev and test as `sightline evaluate` does, but takes the encoder's features from the feature cache
+Captions val and test as `sightline evaluate` does, but takes the encoder's features from the feature cache
 (SIGHTLINE_CACHE), where they lie since training, and leaves new ones there. Writes NAME.json (scores times 100, 95 %
 intervals, command, commit, seed, signature), NAME.captions.json (test captions in COCO's results format),
 NAME.curve.json (the run's epochs), and brings README.md and RESULTS.md up to date.
 
-Choose decoding settings with --dev-only, as often as you like; test is looked at once, without it.
+Choose decoding settings with --val-only, as often as you like; test is looked at once, without it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rows import EXPERIMENTS, Row, check_name, hundredths, public, read_row, write_json, write_row
-from runs import commands_of, curve_of, minutes_of, recipe_name, recipe_of
+from rows import (
+    EXPERIMENTS,
+    Row,
+    check_name,
+    commands_of,
+    curve_of,
+    hundredths,
+    minutes_of,
+    public,
+    read_row,
+    recipe_name,
+    recipe_of,
+    write_json,
+    write_row,
+)
 from script import RESULTS, evenly, parser, run
-from sightline.data import Dataset, Example, load_dataset, write_results
+from sightline.data import Dataset, Example, load_dataset, with_objects, write_results
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
@@ -62,23 +75,24 @@ def make_row(
     *,
     given: dict[str, Any],
     options: dict[str, Any],
-    dev_only: bool = False,
+    val_only: bool = False,
     limit: int | None = None,
 ) -> tuple[Row, dict[str, str]]:
-    """The row and the test captions, none with ``dev_only``; ``given`` is what the folders do not know."""
+    """The row and the test captions, none with ``val_only``; ``given`` is what the folders do not know."""
     facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
     captioner = load(*models, runtime="torch")  # cached features are torch's
-    dev = score(captioner, dataset, "dev", limit, options)
-    test = None if dev_only else score(captioner, dataset, "test", limit, options)
+    val = score(captioner, dataset, "val", limit, options)
+    test = None if val_only else score(captioner, dataset, "test", limit, options)
     metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]
     parameters = sum(backend.parameters for backend in captioner.backends)
     row = Row(
-        dev=hundredths(dev.scores),
+        val=hundredths(val.scores),
         test=hundredths(test.scores) if test else {},
         interval={key: _pair(test.intervals[key]) for key in hundredths(test.scores)} if test else {},
         parameters=parameters,
         trainable=sum(int(own.get("trained", 0)) for own in metrics) or parameters,
-        signature=(test or dev).signature,
+        signature=(test or val).signature,
+        train_photos=given.get("train_photos") or val.train_photos,
         **facts,
     )
     return row, test.captions if test else {}
@@ -150,11 +164,13 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("--data", required=True, help="the dataset's folder")
     reader.add_argument("--name", help="of the row; the folder's own name if not given")
     reader.add_argument("--ensemble", action="store_true", help="several models together are one row; needs --name")
-    reader.add_argument("--dev-only", action="store_true", help="score dev and leave test unseen")
+    reader.add_argument("--val-only", action="store_true", help="score val only")
     reader.add_argument("--again", action="store_true", help="score test although the row has test scores already")
     about = reader.add_argument_group("what the folder may not know")
     about.add_argument("--commit", help="at which the run was trained; needed unless run.json says it")
     about.add_argument("--command", help="that trains it; otherwise written from the run's recipe")
+    about.add_argument("--train-photos", type=int, help="how many it was trained on; otherwise from metrics.json")
+    about.add_argument("--objects", type=Path, help="object labels for CHAIR; otherwise those in the dataset's folder")
     about.add_argument("--minutes", type=float, help="of training; otherwise from history.jsonl, with earlier stages'")
     about.add_argument("--recipe", help="otherwise found by the recipe's title")
     about.add_argument("--seed", type=int, help="otherwise the recipe's")
@@ -167,7 +183,9 @@ def main(arguments: Sequence[str]) -> None:
     search.add_argument("--min-length", type=int)
     search.add_argument("--max-length", type=int)
     reader.add_argument("--limit", type=int, help="only the splits' first photos: for trying, with --results elsewhere")
-    reader.add_argument("--results", type=Path, default=RESULTS, help="where rows are kept; elsewhere pages stay as is")
+    reader.add_argument(
+        "--results", type=Path, help="where rows are kept; results/ for Flickr8k, results/NAME/ for others if not given"
+    )
     given = vars(reader.parse_args(arguments))
 
     models = [resolve(model) for model in given["models"]]
@@ -176,22 +194,25 @@ def main(arguments: Sequence[str]) -> None:
     if given["ensemble"] and not given["name"]:
         raise ConfigError("an ensemble needs a name: give --name")
     name = check_name(given["name"] or models[0].absolute().name)
-    folder: Path = given["results"]
-    if given["limit"] and folder.resolve() == RESULTS:
+    dataset = load_dataset(given["data"])
+    if given["objects"]:
+        dataset = with_objects(dataset, given["objects"])
+    folder: Path = given["results"] or (RESULTS if dataset.name == "flickr8k" else RESULTS / dataset.name)
+    published = folder.resolve().is_relative_to(RESULTS)
+    if given["limit"] and published:
         raise ConfigError("--limit is for trying: give --results another folder, a row is a whole split")
     _look_once(folder / f"{name}.json", given["again"])
     decoding = ("beam", "length_penalty", "no_repeat_ngram", "min_length", "max_length")
     options = {key: given[key] for key in decoding if given[key] is not None}
-    dataset = load_dataset(given["data"])
     row, captions = make_row(
-        models, dataset, given=given, options=options, dev_only=given["dev_only"], limit=given["limit"]
+        models, dataset, given=given, options=options, val_only=given["val_only"], limit=given["limit"]
     )
     write_files(folder, name, row, captions, models, dataset)
-    if folder.resolve() == RESULTS:
+    if published:
         write_pages()
-    shown = row.test or row.dev
+    shown = row.test or row.val
     print(
-        f"{name}: {'test' if row.test else 'dev'} BLEU-4 {shown['bleu_4']:.1f}, METEOR {shown['meteor']:.1f}, "
+        f"{name}: {'test' if row.test else 'val'} BLEU-4 {shown['bleu_4']:.1f}, METEOR {shown['meteor']:.1f}, "
         f"CIDEr-D {shown['cider']:.1f}"
     )
 

@@ -3,7 +3,7 @@
     python results/tools/attention.py soft=runs/sat-soft-vgg19 hard=runs/sat-hard-vgg19 \\
         transformer=runs/dinov2-transformer --data flickr8k/ --full elsewhere/
 
-Takes six dev photos, evenly spaced in the list. The dataset's photos are not ours to give away: for the repository
+Takes six val photos, evenly spaced in the list. The dataset's photos are not ours to give away: for the repository
 (results/attention/) their maps are drawn without them, on a plain ground, one square for each place of the model's
 grid; with --full the same pictures with the photos go to a folder outside. Photos in examples/ are in the public domain
 and are drawn whole. Then run table.py once, so that RESULTS.md shows them.
@@ -150,7 +150,7 @@ def choose(examples: Sequence[Example], names: Sequence[str]) -> list[Example]:
         return evenly(examples, PHOTOS)
     known = {example.name: example for example in examples}
     if missing := [name for name in names if name not in known]:
-        raise DataError(f"there is no photo {missing[0]!r} in the dev split: check --photos")
+        raise DataError(f"there is no photo {missing[0]!r} in the val split: check --photos")
     return [known[name] for name in names]
 
 
@@ -158,14 +158,14 @@ def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="what a model is called, and its folder")
     reader.add_argument("--data", required=True, help="the dataset's folder")
-    reader.add_argument("--photos", nargs="*", default=[], help="file names of dev photos, instead of the six")
+    reader.add_argument("--photos", nargs="*", default=[], help="file names of val photos, instead of the six")
     reader.add_argument("--examples", type=Path, default=ROOT / "examples", help="folder of photos anyone may show")
     reader.add_argument("--full", type=Path, help="folder outside the repository for the pictures with photos")
     reader.add_argument("--output", type=Path, default=RESULTS / "attention")
     given = reader.parse_args(arguments)
     full = check_outside(given.full) if given.full else None
     captioners = {name: load(folder) for name, folder in named(given.models).items()}
-    examples = choose(load_dataset(given.data).examples("dev"), given.photos)
+    examples = choose(load_dataset(given.data).examples("val"), given.photos)
     draw(captioners, examples, sorted(given.examples.glob("*.jpg")), given.output, full)
     print(*(entry["picture"] for entry in read_json(given.output / "index.json")["photos"]))
 

@@ -2,7 +2,7 @@
 
     python results/tools/attention_vs_occlusion.py soft=runs/sat-soft-vgg19 --data flickr8k/ --photos 60
 
-For words that name things to be seen (dog, ball, snow, ...) in the captions of some dev photos: the photo is hidden
+For words that name things to be seen (dog, ball, snow, ...) in the captions of some val photos: the photo is hidden
 patch by patch, and the quarter of it where hiding makes the word least likely is where the word comes from. Counted is
 how often the peak of the model's attention for that word lies there, and how much of the attention does.
 Chance is a quarter for a look that knows nothing; as photographers put things in the middle, the same attention is also
@@ -158,10 +158,10 @@ def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="what a model is called, and its folder")
     reader.add_argument("--data", required=True, help="the dataset's folder")
-    reader.add_argument("--photos", type=int, default=60, help="of dev, evenly spaced in the list; 60 if not given")
+    reader.add_argument("--photos", type=int, default=60, help="of val, evenly spaced in the list; 60 if not given")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where it is written; elsewhere pages stay as is")
     given = reader.parse_args(arguments)
-    examples = evenly(load_dataset(given.data).examples("dev"), given.photos)
+    examples = evenly(load_dataset(given.data).examples("val"), given.photos)
     for name, folder in named(given.models).items():
         captioner = load(folder)
         found = {"checkpoint": checkpoint_hash(captioner.folders[0] or folder), **experiment(captioner, examples)}

@@ -1,9 +1,9 @@
-"""Measure and draw a model's confidence: reliability on dev before and after, and how many strange pictures it marks.
+"""Measure and draw a model's confidence: reliability on val before and after, and how many strange pictures it marks.
 
     sightline calibrate MODEL --data flickr8k/
     python results/tools/confidence_check.py MODEL
 
-The first fits and checks on dev photos; this draws what it found, shows the model pictures that are no photos and
+The first fits and checks on val photos; this draws what it found, shows the model pictures that are no photos and
 counts its "unsure". Then run table.py once, so that RESULTS.md shows it.
 """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from markdown_table import NOTHING, escape, number, table
 from rows import read_json
+from script import NOTHING, escape, number, table
 
 
 def blocks(folder: Path) -> dict[str, str]:

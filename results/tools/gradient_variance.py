@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rows import write_json
-from runs import recipe_of
+from rows import recipe_of, write_json
 from script import RESULTS, parser, run
 from sightline.data import Dataset, Example, load_dataset
 from sightline.data.loader import Batch, CaptionLoader

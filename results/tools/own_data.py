@@ -4,7 +4,7 @@
 
 Water is held back: a model is trained on the photos of which no caption mentions it, then fine-tuned on 500 that are
 full of it, or only reminded of them, and scored once on the test photos of water. Dogs are known to the model in the
-box: the dev photos of dogs are one's own here, the test photos of dogs are scored. Weights of the memory and epochs are
+box: the val photos of dogs are one's own here, the test photos of dogs are scored. Weights of the memory and epochs are
 chosen on an eighth of one's own photos. What is finished in FOLDER is not done again.
 """
 
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from markdown_table import table
 from rows import write_json
-from script import RESULTS, ROOT, evenly, parser, run
+from script import RESULTS, ROOT, evenly, parser, run, table
 from sightline.data import Dataset, Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import Datastore
@@ -44,7 +43,7 @@ OTHERS = 200  # photos without water: what is forgotten
 SHOWN = ("bleu_4", "meteor", "cider")
 BASE = (  # five short epochs
     "data.captions=random", "data.captions_per_photo=2", "training.epochs=5", "training.learning_rate=0.0008",
-    "training.average=0.99", "training.evaluate_every=5", "training.dev_photos=200", "decoding.no_repeat_ngram=3",
+    "training.average=0.99", "training.evaluate_every=5", "training.val_photos=200", "decoding.no_repeat_ngram=3",
 )  # fmt: skip
 
 
@@ -56,9 +55,9 @@ def about(subject: re.Pattern[str], examples: Sequence[Example], least: int, mos
 
 def own_photos(name: str, flickr8k: Dataset, photos: Sequence[Example], test: Sequence[Example]) -> Dataset:
     """One's own photos, every eighth of them to choose by, and the photos to be scored."""
-    dev = list(photos[::8])
-    kept = [photo for photo in photos if photo not in dev]
-    return Dataset(name, flickr8k.root, {"train": kept, "dev": dev, "test": list(test)}, flickr8k.report)
+    val = list(photos[::8])
+    kept = [photo for photo in photos if photo not in val]
+    return Dataset(name, flickr8k.root, {"train": kept, "val": val, "test": list(test)}, flickr8k.report)
 
 
 class Bench:
@@ -83,9 +82,9 @@ class Bench:
         return found
 
     def datastore(self, captioner: Captioner, data: Dataset) -> Datastore:
-        """Of the training photos, with the weight that is best on the dev photos."""
+        """Of the training photos, with the weight that is best on the val photos."""
         datastore = datastore_of(captioner, self.encoded(data.examples("train")))
-        scores = try_weights(captioner, datastore, self.encoded(data.examples("dev")))
+        scores = try_weights(captioner, datastore, self.encoded(data.examples("val")))
         return datastore.with_weight(best_weight(scores))
 
 
@@ -193,7 +192,7 @@ def _cells(found: dict[str, Any]) -> list[str]:
 
 def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
     """A subject that the model has never seen, with ever more photos of it."""
-    dry = {split: about(WATER, flickr8k.examples(split), 0, 0) for split in ("train", "dev", "test")}
+    dry = {split: about(WATER, flickr8k.examples(split), 0, 0) for split in ("train", "val", "test")}
     wet = {split: about(WATER, flickr8k.examples(split), MOST) for split in ("train", "test")}
     base = runs / "without-water"
     if not (base / "finished").is_file():
@@ -210,7 +209,7 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
         tuned = fine_tuned(data, runs / f"water-{size}", start)
         which = (*fewer, "fine-tuned, memory") if size == max(SIZES) else fewer
         by_size[str(size)] = measure(base, tuned, data, bench, which)
-    kept = Dataset("others", flickr8k.root, {"test": evenly(dry["dev"], OTHERS)}, flickr8k.report)
+    kept = Dataset("others", flickr8k.root, {"test": evenly(dry["val"], OTHERS)}, flickr8k.report)
     datastore = bench.datastore(load(base, runtime="torch"), data)
     augmented = load(base, runtime="torch", datastore=datastore)
     ways = {"as it is": load(base), "fine-tuned": load(tuned), "memory": augmented}
@@ -225,7 +224,7 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
 
 def dogs(flickr8k: Dataset, runs: Path) -> dict[str, Any]:
     """A subject that the default model knows well."""
-    own, test = (about(DOGS, flickr8k.examples(split), MOST) for split in ("dev", "test"))
+    own, test = (about(DOGS, flickr8k.examples(split), MOST) for split in ("val", "test"))
     data = own_photos("dogs", flickr8k, own, test)
     tuned = fine_tuned(data, runs / "dogs", [])
     which = ("as it is", "memory", "fine-tuned")

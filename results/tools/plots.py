@@ -9,13 +9,13 @@ that RESULTS.md shows them.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from label_places import place_labels
 from rows import Row, read_json, read_rows
 from script import RESULTS, parser, run
 from sightline.errors import ConfigError, DataError
@@ -24,6 +24,82 @@ from sightline.io.files import atomic_path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+
+SIZE = 8.5  # points of type
+CLEAR = 7  # pixels around a point that no label may touch
+REACH = 8  # rings of positions that are tried
+
+
+def draw_labels(
+    axes: Axes, points: Mapping[str, tuple[float, float, str]], bars: Sequence[tuple[float, float, float]] = ()
+) -> None:
+    """``points``: x, y and colour by name; ``bars``: x, low and high of upright lines to keep off.
+
+    The figure must have been drawn once, so that pixels are known.
+    """
+    from matplotlib.transforms import Bbox
+
+    spots = {name: axes.transData.transform((x, y)) for name, (x, y, _) in points.items()}
+    taken = [Bbox.from_bounds(x - CLEAR, y - CLEAR, 2 * CLEAR, 2 * CLEAR) for x, y in spots.values()]
+    for x, low, high in bars:
+        (left, bottom), (_, top) = axes.transData.transform([(x, low), (x, high)])
+        taken.append(Bbox.from_bounds(left - 2, bottom, 4, top - bottom))
+    frame = axes.get_window_extent()
+    scale = axes.figure.dpi / 72
+    for name in sorted(spots, key=lambda name: -spots[name][1]):
+        x, y = spots[name]
+        text = axes.text(0, 0, name, fontsize=SIZE, color=points[name][2], va="bottom")
+        extent = text.get_window_extent()
+        box = _free(x, y, extent.width, extent.height, taken, frame, scale)
+        taken.append(box)
+        left, low = axes.transData.inverted().transform((box.x0, box.y0))
+        text.set_position((float(left), float(low)))
+        if _distance(x, y, box) > 14 * scale:
+            nearest = (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1))
+            to = axes.transData.inverted().transform(nearest)
+            axes.plot(
+                [points[name][0], to[0]], [points[name][1], to[1]], color=points[name][2], linewidth=0.7, alpha=0.6
+            )
+
+
+def _free(x: float, y: float, width: float, height: float, taken: list[Bbox], frame: Bbox, scale: float) -> Bbox:
+    """The nearest free box for a label; where every one is taken, the one that covers least."""
+    boxes = list(_candidates(x, y, width, height, scale))
+    inside = [box for box in boxes if _within(box, frame)] or boxes
+    return next(
+        (box for box in inside if not any(box.overlaps(other) for other in taken)),
+        min(inside, key=lambda box: sum(_covered(box, other) for other in taken)),
+    )
+
+
+def _candidates(x: float, y: float, width: float, height: float, scale: float) -> Iterator[Bbox]:
+    """Right, left, above and below first, then around in growing rings."""
+    from matplotlib.transforms import Bbox
+
+    for ring in range(1, REACH + 1):
+        away = (4 + 5 * ring) * scale
+        for turn in (0, 180, 90, 270, 30, 150, 330, 210, 60, 120, 300, 240):
+            across, up = math.cos(math.radians(turn)), math.sin(math.radians(turn))
+            left = x + away * across + (0 if across > 0.1 else -width if across < -0.1 else -width / 2)
+            low = y + away * up + (0 if up > 0.6 else -height if up < -0.6 else -height / 2)
+            yield Bbox.from_bounds(left, low, width, height)
+
+
+def _within(box: Bbox, frame: Bbox) -> bool:
+    return box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+
+
+def _covered(box: Bbox, other: Bbox) -> float:
+    across = min(box.x1, other.x1) - max(box.x0, other.x0)
+    up = min(box.y1, other.y1) - max(box.y0, other.y0)
+    return max(0.0, across) * max(0.0, up)
+
+
+def _distance(x: float, y: float, box: Bbox) -> float:
+    return math.hypot(max(box.x0 - x, 0, x - box.x1), max(box.y0 - y, 0, y - box.y1))
+
 
 COLUMNS = 4  # panels in a row
 INK, SOFT, PALE, GRID = "#22242a", "#8a8d96", "#d3d5da", "#ecedf0"
@@ -75,7 +151,7 @@ def quality(rows: dict[str, Row]) -> Figure:
     figure.canvas.draw()  # labels are placed in pixels, which are known only now
     for axes, (_, cost) in zip(panels, costs):
         points = {name: (cost(row), row.test["cider"], colour(row)) for name, row in rows.items()}
-        place_labels(axes, points, [(cost(row), *row.interval["cider"]) for row in rows.values()])
+        draw_labels(axes, points, [(cost(row), *row.interval["cider"]) for row in rows.values()])
     return figure
 
 
@@ -83,7 +159,7 @@ def curves(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]], before:
     """Dev CIDEr-D over training time: each system in its own panel, the others pale behind it."""
     figure, panels = _panels(len(found))
     lines = {
-        name: [(before[name] + epoch["minutes"], epoch["dev"]["cider"]) for epoch in epochs if "cider" in epoch["dev"]]
+        name: [(before[name] + epoch["minutes"], epoch["val"]["cider"]) for epoch in epochs if "cider" in epoch["val"]]
         for name, epochs in found.items()
     }
     times = [max(minutes, 0.1) for line in lines.values() for minutes, _ in line]
@@ -99,7 +175,7 @@ def curves(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]], before:
 
 
 def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figure:
-    """Loss per token on train and dev after each epoch; scales differ, as vocabularies do."""
+    """Loss per token on train and val after each epoch; scales differ, as vocabularies do."""
     from matplotlib.ticker import MaxNLocator
 
     figure, panels = _panels(len(found), sharey=False)
@@ -107,10 +183,10 @@ def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figu
         shade = colour(rows[name])
         key = "train_nll" if "train_nll" in epochs[0] else "train_loss"
         train = [(epoch["epoch"], epoch[key]) for epoch in epochs if key in epoch]
-        dev = [(epoch["epoch"], epoch["dev_nll"]) for epoch in epochs if "dev_nll" in epoch]
+        val = [(epoch["epoch"], epoch["val_nll"]) for epoch in epochs if "val_nll" in epoch]
         _curve(axes, train, SOFT)
-        _curve(axes, dev, shade)
-        for line, label, tint in ((train, "train", SOFT), (dev, "val", shade)):
+        _curve(axes, val, shade)
+        for line, label, tint in ((train, "train", SOFT), (val, "val", shade)):
             if line:
                 axes.annotate(label, line[-1], (5, 0), textcoords="offset points", color=tint, va="center", fontsize=9)
         axes.set_title(name, fontsize=10, color=shade, loc="left")
@@ -123,8 +199,8 @@ def losses(rows: dict[str, Row], found: dict[str, list[dict[str, Any]]]) -> Figu
 
 
 def _kept(epochs: list[dict[str, Any]], before: float) -> tuple[float, float] | None:
-    kept = [epoch for epoch in epochs if epoch["best"] and "cider" in epoch["dev"]]
-    return (before + kept[-1]["minutes"], kept[-1]["dev"]["cider"]) if kept else None
+    kept = [epoch for epoch in epochs if epoch["best"] and "cider" in epoch["val"]]
+    return (before + kept[-1]["minutes"], kept[-1]["val"]["cider"]) if kept else None
 
 
 def _curve(
@@ -195,7 +271,7 @@ def draw(results: Path, output: Path) -> list[Path]:
         raise DataError(f"{results} has no row with test scores yet: add one with add_row.py")
     files = {name: results / f"{name}.curve.json" for name in rows}
     read = {name: read_json(path) for name, path in files.items() if path.is_file()}
-    found = {name: curve["epochs"] for name, curve in read.items() if any(own["dev"] for own in curve["epochs"])}
+    found = {name: curve["epochs"] for name, curve in read.items() if any(own["val"] for own in curve["epochs"])}
     before = {name: read[name]["minutes_before"] or 0.0 for name in found}
     with mpl.rc_context(STYLE):
         figures = {"quality": quality(rows)}

@@ -1,4 +1,9 @@
-"""What a row of the results is: ``NAME.json`` for each system, its test captions and its learning curve beside it."""
+"""What a row of the results is, and what a run's folder tells about itself.
+
+``NAME.json`` is one system; its test captions and its learning curve have the same name. A run's folder gives the
+recipe, the command that repeats it, how long it took, and its curve. Flickr8k's rows are in results/, another dataset's
+in a folder of its name (results/coco/).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import printable, write_atomically
-from sightline.recipes.config import RECIPES, recipe_names
+from sightline.recipes.config import RECIPES, Recipe, load_recipe, parse_recipe, recipe_names
+from sightline.training.records import read_history
 
 SCORES = (
     "bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_1_no_bp", "bleu_2_no_bp", "bleu_3_no_bp", "bleu_4_no_bp",
     "meteor", "rouge_l", "cider",
 )  # fmt: skip
+OBJECT_SCORES = ("chair_s", "chair_i")  # only where photos have object labels
 EXPERIMENTS = (  # no rows
     "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data",
 )  # fmt: skip
@@ -32,17 +39,18 @@ _ABSOLUTE = re.compile(r"(?<![\w.~:/-])~?(?:/[\w.@+-]+){2,}/?")
 
 
 class Row(BaseModel):
-    """One system. Scores are times 100; ``test`` and ``interval`` are empty while only dev has been looked at."""
+    """One system, or people. Scores are times 100; ``test`` and ``interval`` are empty while only val was scored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     recipe: str
-    dev: dict[str, float]
+    val: dict[str, float]
     test: dict[str, float]
     interval: dict[str, tuple[float, float]]  # 95 %, of the test scores
-    parameters: Annotated[int, Field(ge=1)]
+    parameters: Annotated[int, Field(ge=0)]  # 0: people
     trainable: Annotated[int, Field(ge=0)]
     train_minutes: Annotated[float, Field(ge=0)]
+    train_photos: Annotated[int, Field(ge=1)] | None = None
     command: str
     change: str | None = None  # what the row has that its recipe does not
     note: str | None = None
@@ -68,20 +76,20 @@ def read_row(path: Path) -> Row:
         raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"])) or "the file"
-        raise DataError(f"{printable(path)} is no row of results: {place}: {fault['msg']}") from None
-    for part in ("dev", "test", "interval"):
+        field = ".".join(map(str, fault["loc"])) or "the file"
+        raise DataError(f"{printable(path)} is no row of results: {field}: {fault['msg']}") from None
+    for part in ("val", "test", "interval"):
         keys = set(getattr(row, part))
-        if keys != set(SCORES) and (keys or part == "dev"):
+        if keys - set(OBJECT_SCORES) != set(SCORES) and (keys or part == "val"):
             raise DataError(f"{printable(path)}: {part} has {', '.join(sorted(keys)) or 'no scores'}; add it again")
     return row
 
 
 def read_rows(folder: Path) -> dict[str, Row]:
-    """Every row by name: best test CIDEr-D first, then those that only dev has seen."""
+    """Every row by name: best test CIDEr-D first, then those only scored on val."""
     paths = [path for path in sorted(folder.glob("*.json")) if "." not in path.stem and path.stem not in EXPERIMENTS]
     rows = {path.stem: read_row(path) for path in paths}
-    order = sorted(rows, key=lambda name: (-rows[name].test.get("cider", -1), -rows[name].dev["cider"], name))
+    order = sorted(rows, key=lambda name: (-rows[name].test.get("cider", -1), -rows[name].val["cider"], name))
     return {name: rows[name] for name in order}
 
 
@@ -117,7 +125,7 @@ def hundredths(scores: Mapping[str, float]) -> dict[str, float]:
     """
     if missing := [key for key in SCORES if key not in scores]:
         raise DataError(f"{missing[0]} was not computed: `pip install pycocoevalcap` brings METEOR's word lists")
-    return {key: round(100 * scores[key], 4) for key in SCORES}
+    return {key: round(100 * scores[key], 4) for key in (*SCORES, *OBJECT_SCORES) if key in scores}
 
 
 def title(row: Row) -> str:
@@ -146,3 +154,130 @@ def public(text: str) -> str:
         return "flickr8k/" if "flickr8k" in parts[-1:] else parts[-1]
 
     return _ABSOLUTE.sub(shorter, text)
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe as it was run, all overrides included."""
+    path = folder / "recipe.toml"
+    try:
+        return parse_recipe(tomllib.loads(path.read_text(encoding="utf-8")), source=printable(path))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{printable(path)} cannot be read: {error}") from None
+
+
+def recipe_name(recipe: Recipe, folder: Path) -> str:
+    """Which of our recipes this was: found by its title, which no override changes."""
+    known = [name for name in recipe_names() if recipe_title(name) == recipe.title]
+    if len(known) > 1 and folder.name in known:
+        return folder.name
+    if len(known) != 1:
+        raise ConfigError(f"{printable(folder)}: no recipe is called {recipe.title!r}: name one with --recipe")
+    return known[0]
+
+
+def commands_of(folder: Path, data: str, name: str | None = None) -> list[str]:
+    """All it takes to train this model: first what it started or learned from, as far as it is here."""
+    recipe = recipe_of(folder)
+    name = name or recipe_name(recipe, folder)
+    before = recipe.training.init, getattr(recipe.objective, "teacher", None)
+    earlier = [_run_folder(path, folder) for path in before if path]
+    found = [command for run in earlier if (run / "recipe.toml").is_file() for command in commands_of(run, data)]
+    return list(dict.fromkeys([*found, command_of(recipe, name, data, folder.absolute().name)]))
+
+
+def command_of(recipe: Recipe, name: str, data: str, folder: str) -> str:
+    """The command that gives exactly this recipe, without paths of this machine."""
+    overrides = _overrides(recipe, name)
+    if load_recipe(name, overrides) != recipe:
+        raise ConfigError(f"the run's settings cannot be written as overrides of {name}: give --command")
+    parts = [f"--set {shlex.quote(_portable(override))}" for override in overrides]
+    output = [] if folder == name else [f"--output runs/{folder}"]
+    return " ".join(["sightline train", name, "--data", data, *output, *parts])
+
+
+def _overrides(recipe: Recipe, name: str) -> list[str]:
+    """First those of the recipe's own command, then whatever else differs."""
+    wanted, header = recipe.to_dict(), header_overrides(name)
+    base = load_recipe(name, header).to_dict()
+    always = [override.partition("=")[0] for override in header]
+    found = []
+    for section, values in wanted.items():
+        if not isinstance(values, dict):
+            continue
+        before = base.get(section) or {}
+        renamed = values.get("name") != before.get("name")
+        for key in dict.fromkeys([*(["name"] if renamed else []), *values, *([] if renamed else before)]):
+            if renamed or values.get(key) != before.get(key) or f"{section}.{key}" in always:
+                found += _assignments(f"{section}.{key}", values.get(key))
+    return sorted(found, key=lambda override: _position(override, always))
+
+
+def _position(override: str, always: list[str]) -> int:
+    key = override.partition("=")[0]
+    return always.index(key) if key in always else len(always)
+
+
+def _assignments(key: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [f"{key}.{inner}={_text(of_it)}" for inner, of_it in value.items()]
+    return [f"{key}={_text(value)}"]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)  # numbers, truth and lists are the same in TOML
+
+
+def _portable(override: str) -> str:
+    """Model folders lie in runs/, other files beside the reader."""
+    key, _, value = override.partition("=")
+    if key in ("training.init", "objective.teacher"):
+        return f"{key}=runs/{Path(value).name}"
+    if key in ("encoder.weights", "embedding.file"):
+        return f"{key}={Path(value).name}"
+    return public(override)
+
+
+def minutes_of(folder: Path) -> float:
+    """Time spent training, this run's and that of the run it started from; captioning val is not counted."""
+    return minutes_before(folder) + _last_minutes(folder)
+
+
+def minutes_before(folder: Path) -> float:
+    """Time that went into the weights this run started from."""
+    start = recipe_of(folder).training.init
+    return minutes_of(_run_folder(start, folder)) if start else 0.0
+
+
+def _last_minutes(folder: Path) -> float:
+    history = read_history(folder)
+    if not history:
+        raise ConfigError(f"{printable(folder)} has no history.jsonl that tells how long it trained: give --minutes")
+    return float(history[-1]["minutes"])
+
+
+def _run_folder(path: str, beside: Path) -> Path:
+    """A folder named in a recipe: where it was, or now beside the run that names it."""
+    folders = [Path(path).expanduser(), beside.absolute().parent / Path(path).name]
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
+
+
+def curve_of(folder: Path) -> dict[str, Any]:
+    """For ``NAME.curve.json``: every epoch's minutes, losses and val scores (times 100)."""
+    try:
+        before: float | None = round(minutes_before(folder), 2)
+    except (ConfigError, DataError):
+        before = None  # the run it started from is not here
+    return {"minutes_before": before, "epochs": [_epoch(record) for record in read_history(folder)]}
+
+
+def _epoch(record: dict[str, Any]) -> dict[str, Any]:
+    losses = ("train_loss", "train_nll", "val_nll", "val_nll_per_character", "val_nll_per_caption")
+    return {
+        "epoch": record["epoch"] + 1,
+        "minutes": record["minutes"],
+        **{key: round(record[key], 4) for key in losses if key in record},
+        "val": {key: round(100 * record[key], 2) for key in SCORES if key in record},
+        "best": bool(record.get("best")),
+    }

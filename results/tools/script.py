@@ -1,4 +1,6 @@
-"""How every tool here starts: plain log lines on stderr, and a user's mistake as one line with an exit code."""
+"""What the tools share: how each starts (log lines on stderr, a user's mistake as one line with an exit code), and
+tables in Markdown.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None =
 
 
 def named(models: Sequence[str]) -> dict[str, Path]:
-    """``NAME=FOLDER`` arguments: what each model is called in the pictures and tables, and where it lies."""
+    """``NAME=FOLDER`` arguments: what each model is called in the pictures and tables, and its folder."""
     found = {}
     for model in models:
         name, equals, folder = model.partition("=")
@@ -47,7 +49,7 @@ def named(models: Sequence[str]) -> dict[str, Path]:
 
 
 def check_outside(path: Path) -> Path:
-    """Refuse a place in the repository for what shows the dataset's photos: they are not ours to give away."""
+    """Refuse a folder in the repository for what shows the dataset's photos: they are not ours to give away."""
     if path.resolve().is_relative_to(ROOT):
         raise ConfigError(f"{path} lies in the repository, and the dataset's photos must not: choose another folder")
     return path
@@ -56,3 +58,23 @@ def check_outside(path: Path) -> Path:
 def evenly(items: Sequence[Item], count: int) -> list[Item]:
     """So many of a list, evenly spaced, so that nobody picked them."""
     return list(items[:: max(1, len(items) // max(1, count))][:count])
+
+
+NOTHING = "Not run yet."
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int = 0) -> str:
+    """The first ``left`` columns hold words, the others numbers, which stand at the right."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])
+
+
+def escape(text: str) -> str:
+    """Plain text, whatever signs it holds."""
+    for sign in "\\`*_[]<>|":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split())
+
+
+def number(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}"

@@ -42,7 +42,7 @@ def ship(source: Path, name: str, target: Path = DEFAULT_MODEL, results: Path = 
     checkpoint = load_checkpoint(source)
     facts = {"parameters": row.parameters, "trained": row.trainable, "seed": row.seed, "signature": row.signature}
     scores = {
-        part: {key: round(value / 100, 4) for key, value in getattr(row, part).items()} for part in ("dev", "test")
+        part: {key: round(value / 100, 4) for key, value in getattr(row, part).items()} for part in ("val", "test")
     }
     for pattern in GRAPHS:  # they belong to the weights that go
         for path in target.glob(pattern):

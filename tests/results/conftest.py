@@ -30,7 +30,7 @@ def made_row(cider: float, **changes) -> dict:
     scores = {key: 20 + number / 4 for number, key in enumerate(SCORES)} | {"cider": cider}
     return {
         "recipe": "sat-soft-vgg19",
-        "dev": scores,
+        "val": scores,
         "test": scores,
         "interval": {key: [value - 1.5, value + 1.5] for key, value in scores.items()},
         "parameters": 34_567_890,
@@ -45,14 +45,14 @@ def made_row(cider: float, **changes) -> dict:
 
 @pytest.fixture
 def made_results(tmp_path: Path) -> Path:
-    """Two systems: one with everything, one that only dev has seen."""
+    """Two systems: one with everything, one scored on val only."""
     folder = tmp_path / "results"
     folder.mkdir(exist_ok=True)
     names = [f"{number:02}.jpg" for number in range(24)]
     captions = [{"image_id": name, "caption": f"a dog number {name[:2]}"} for name in names]
     epochs = [
-        {"epoch": number, "minutes": 10.0 * number, "train_loss": 4 - number / 2, "dev_nll": 4 - number / 3,
-         "dev_nll_per_caption": 40 - number, "dev": {"bleu_4": 10.0 + number, "cider": 20.0 + number},
+        {"epoch": number, "minutes": 10.0 * number, "train_loss": 4 - number / 2, "val_nll": 4 - number / 3,
+         "val_nll_per_caption": 40 - number, "val": {"bleu_4": 10.0 + number, "cider": 20.0 + number},
          "best": number < 3}
         for number in (1, 2, 3)
     ]  # fmt: skip
@@ -61,7 +61,7 @@ def made_results(tmp_path: Path) -> Path:
         "sat-soft-vgg19": made_row(44.04),
         "sat-soft-vgg19.captions": captions,
         "sat-soft-vgg19.curve": curve,
-        "only-dev": made_row(50, recipe="dinov2-transformer", test={}, interval={}),
+        "only-val": made_row(50, recipe="dinov2-transformer", test={}, interval={}),
         "samples": {"00.jpg": "A dog | a cat .", "02.jpg": "Two *dogs* ."},
     }
     for name, values in files.items():

@@ -7,31 +7,29 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 
 import add_row
-from rows import SCORES, header_overrides, public, read_row, read_rows, title, write_json
-from runs import command_of, commands_of, curve_of, minutes_of, recipe_of
+from rows import (
+    SCORES,
+    command_of,
+    commands_of,
+    curve_of,
+    header_overrides,
+    minutes_of,
+    public,
+    read_row,
+    recipe_of,
+    title,
+    write_json,
+)
 from script import run
-from sightline.data import load_dataset, read_results
-from sightline.engine.captioner import Captioner, load
-from sightline.engine.torch_backend import TorchBackend
-from sightline.errors import ConfigError, DataError
+from sightline.data import read_results
+from sightline.engine.captioner import load
+from sightline.errors import DataError
 from sightline.evaluation.metrics import build
 from sightline.evaluation.scoring import evaluate
-from sightline.nn.caption_model import CaptionModel
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.nn.decoders import build_decoder
-from sightline.nn.encoders import Encoder, build_encoder
 from sightline.recipes.config import load_recipe, recipe_names
-from sightline.tokenizers import train_tokenizer
-
-DECODERS = {
-    "soft": {"name": "attention-lstm", "mode": "soft", "hidden": 16, "attention": 8},
-    "hard": {"name": "attention-lstm", "mode": "hard", "hidden": 16, "attention": 8},
-    "transformer": {"name": "transformer", "heads": 2, "blocks": 2},
-    "lstm": {"name": "lstm", "hidden": 16},
-}
 
 needs_meteor = pytest.mark.skipif("meteor" not in build(), reason="a row needs METEOR: pip install pycocoevalcap")
 
@@ -40,50 +38,6 @@ needs_meteor = pytest.mark.skipif("meteor" not in build(), reason="a row needs M
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("sightline.training.feature_cache.cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache"
-
-
-def untrained(kind: str, data: Path, seed: int = 0) -> Checkpoint:
-    torch.manual_seed(seed)
-    tokenizer = train_tokenizer("word", load_dataset(data).captions("train"), min_count=1, max_length=12)
-    encoder = build_encoder("patches", image_size=32, patch_size=8, width=16, blocks=1, heads=2)
-    sizes = {"features": 16, "vocabulary": tokenizer.size, "max_length": 12, "width": 16}
-    model = CaptionModel(encoder, build_decoder(**DECODERS[kind], **sizes))
-    return Checkpoint(model, tokenizer, {"beam": 3, "min_length": 4})
-
-
-@pytest.mark.parametrize("kind", DECODERS)
-def test_cached_features_give_the_captioners_own_words(kind: str, tiny_flickr8k_kept: Path) -> None:
-    examples = load_dataset(tiny_flickr8k_kept).examples("train")
-    captioner = Captioner([TorchBackend(untrained(kind, tiny_flickr8k_kept))])
-    captions = add_row.captions_from_cache(captioner, examples, beam=2)
-    expected = captioner.caption([example.image for example in examples], beam=2)
-    assert list(captions) == [example.name for example in examples]
-    assert list(captions.values()) == [caption.text for caption in expected]
-    assert len(captions["red_circle_white.jpg"].split()) >= 3
-
-
-def test_an_ensemble_gives_its_own_words(tiny_flickr8k_kept: Path) -> None:
-    examples = load_dataset(tiny_flickr8k_kept).examples("train")
-    captioner = Captioner(
-        [
-            TorchBackend(untrained("soft", tiny_flickr8k_kept)),
-            TorchBackend(untrained("transformer", tiny_flickr8k_kept, 1)),
-        ]
-    )
-    captions = add_row.captions_from_cache(captioner, examples)
-    assert list(captions.values()) == [found.text for found in captioner.caption([own.image for own in examples])]
-
-
-def test_features_are_computed_once(tiny_flickr8k_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = load_dataset(tiny_flickr8k_kept).examples("dev")
-    captioner = Captioner([TorchBackend(untrained("soft", tiny_flickr8k_kept))])
-    first = add_row.captions_from_cache(captioner, examples)
-
-    def fail(*_):
-        raise AssertionError("the encoder ran again")
-
-    monkeypatch.setattr(Encoder, "forward", fail)
-    assert add_row.captions_from_cache(captioner, examples) == first
 
 
 @needs_meteor
@@ -97,10 +51,10 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert "tiny-words: test BLEU-4" in capsys.readouterr().out
     row, plain = read_row(results / "tiny-words.json"), json.loads((results / "tiny-words.json").read_text())
     assert list(plain) == [
-        "recipe", "dev", "test", "interval", "parameters", "trainable", "train_minutes", "command", "change", "note",
+        "recipe", "val", "test", "interval", "parameters", "trainable", "train_minutes", "command", "change", "note",
         "commit", "seed", "signature",
     ]  # fmt: skip
-    for split in ("dev", "test"):
+    for split in ("val", "test"):
         expected = evaluate(finished_run, tiny_flickr8k_kept, split, length_penalty=1.0)
         assert plain[split] == {key: pytest.approx(100 * expected.scores[key], abs=0.0051) for key in SCORES}
     assert row.signature == expected.signature
@@ -115,37 +69,24 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
 
 
 @needs_meteor
-def test_test_is_looked_at_once_and_dev_as_often_as_one_likes(
+def test_test_is_scored_once_and_val_as_often_as_one_likes(
     finished_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
     arguments = [str(finished_run), "--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4", "--results", str(results)]
     for beam in ("1", "2"):
-        assert run(add_row.main, [*arguments, "--dev-only", "--beam", beam]) == 0
+        assert run(add_row.main, [*arguments, "--val-only", "--beam", beam]) == 0
         row = read_row(results / "tiny-words.json")
-        assert (row.test, row.interval) == ({}, {}) and set(row.dev) == set(SCORES)
+        assert (row.test, row.interval) == ({}, {}) and set(row.val) == set(SCORES)
         assert f"|beam:{beam}|" in row.signature
     assert not (results / "tiny-words.captions.json").exists()
     assert run(add_row.main, arguments) == 0
     before = (results / "tiny-words.json").read_text()
-    for more in ([], ["--dev-only"]):
+    for more in ([], ["--val-only"]):
         assert run(add_row.main, [*arguments, *more]) == 2
     assert "test is looked at once" in capsys.readouterr().err
     assert (results / "tiny-words.json").read_text() == before
     assert run(add_row.main, [*arguments, "--again"]) == 0
-
-
-@needs_meteor
-def test_an_ensemble_is_one_row(finished_run: Path, tiny_flickr8k_kept: Path, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    arguments = [str(finished_run)] * 2 + ["--data", str(tiny_flickr8k_kept), "--commit", "1a2b3c4"]
-    arguments += ["--results", str(results), "--name", "twice"]
-    assert run(add_row.main, arguments) == 2, "two models need --ensemble"
-    assert run(add_row.main, [*arguments, "--ensemble"]) == 0
-    (row,) = read_rows(results).values()
-    assert row.recipe == "ensemble of 2 patch-transformer-word"
-    assert row.parameters == 2 * load(finished_run).backends[0].parameters
-    assert row.signature.count("+") >= 1 and "&&" not in row.command
 
 
 @pytest.mark.parametrize(
@@ -217,25 +158,15 @@ def test_a_second_stage_counts_and_names_the_first(finished_run: Path, tmp_path:
     assert "training.init=runs/tiny-words" in commands[1]
 
 
-def test_minutes_are_asked_for_where_the_first_stage_is_gone(finished_run: Path, tmp_path: Path) -> None:
-    folder = continued(finished_run, tmp_path / "second")
-    gone = (folder / "recipe.toml").read_text().replace(finished_run.name, "gone")
-    (folder / "recipe.toml").write_text(gone)
-    with pytest.raises((ConfigError, DataError)):
-        minutes_of(folder)
-    assert curve_of(folder)["minutes_before"] is None
-    assert len(commands_of(folder, "flickr8k/")) == 1
-
-
 def test_a_curve_holds_every_epoch(finished_run: Path) -> None:
     curve = curve_of(finished_run)
     assert [epoch["epoch"] for epoch in curve["epochs"]] == [1, 2]
     history = [json.loads(line) for line in (finished_run / "history.jsonl").read_text().splitlines()]
     for epoch, record in zip(curve["epochs"], history):
         assert epoch["train_loss"] == pytest.approx(record["train_loss"], abs=1e-4)
-        assert bool(epoch["dev"]) == ("cider" in record), "the recipe looks at dev only now and then"
-    assert curve["epochs"][1]["dev_nll"] == pytest.approx(history[1]["dev_nll"], abs=1e-4)
-    assert curve["epochs"][1]["dev"]["cider"] == pytest.approx(100 * history[1]["cider"], abs=0.01)
+        assert bool(epoch["val"]) == ("cider" in record), "the recipe scores val only now and then"
+    assert curve["epochs"][1]["val_nll"] == pytest.approx(history[1]["val_nll"], abs=1e-4)
+    assert curve["epochs"][1]["val"]["cider"] == pytest.approx(100 * history[1]["cider"], abs=0.01)
     assert recipe_of(finished_run).training.epochs == 2
 
 
