@@ -321,3 +321,25 @@ def test_the_page_lists_the_best_first_and_no_photo_twice(evaluated: Evaluation)
     assert page.count("<figure>") == 7
     with pytest.raises(ConfigError, match="CIDEr-D"):
         render_page(replace(evaluated, images=(replace(image, scores={}),)))
+
+
+# The command
+
+
+def test_the_command_scores_people_and_objects(command: Command, tiny_flickr8k: Path, tmp_path: Path):
+    names = [example.name for example in load_dataset(tiny_flickr8k).examples("test")]
+    labels = tmp_path / "labels.json"
+    labels.write_text(json.dumps({"categories": ["dog"], "photos": {name: [0] for name in names}}))
+    data = ("--data", tiny_flickr8k, "--split", "test")
+    done = command("evaluate", "--human", *data, "--objects", labels, "--metrics", "cider,chair", "-o", tmp_path / "out")
+    assert done.code == 0
+    assert "CHAIR, objects" in done.out
+    assert "captions:people's, seed 0" in done.out
+    results = tmp_path / "out" / "captions.json"
+    scored = command("score", results, "--references", tiny_flickr8k, "--objects", labels, "--metrics", "chair")
+    assert scored.code == 0
+    assert "CHAIR, captions" in scored.out
+    for wrong, message in ((("--human", "runs/x"), "without a model"), ((), "no model is named")):
+        refused = command("evaluate", *wrong, *data)
+        assert refused.code == 2
+        assert message in refused.err

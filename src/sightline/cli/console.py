@@ -27,6 +27,8 @@ SCORES = {
     "meteor": "METEOR",
     "rouge_l": "ROUGE-L",
     "cider": "CIDEr-D",
+    "chair_i": "CHAIR, objects (lower is better)",
+    "chair_s": "CHAIR, captions (lower is better)",
     "bleu_1_no_bp": "BLEU-1, no brevity penalty",
     "bleu_2_no_bp": "BLEU-2, no brevity penalty",
     "bleu_3_no_bp": "BLEU-3, no brevity penalty",
@@ -65,6 +67,11 @@ Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a ca
 DataSources = Annotated[
     list[str], typer.Option("--data", help="A dataset's folder, or a captions table; several make a mixture.")
 ]
+Objects = Annotated[
+    str | None,
+    typer.Option("--objects", help="Object labels for CHAIR.", show_default="objects.json in the dataset's folder"),
+]
+]
 Format = Annotated[
     str, typer.Option("--format", help="The dataset's format: auto, flickr8k, flickr30k, coco, folder or shards.")
 ]
@@ -74,7 +81,7 @@ Overrides = Annotated[
 ]
 Metrics = Annotated[
     str | None,
-    typer.Option("--metrics", help="Comma-separated: bleu, rouge, cider, meteor.", show_default="all"),
+    typer.Option("--metrics", help="Comma-separated: bleu, rouge, cider, meteor, chair.", show_default="all"),
 ]
 
 # Decoding options: the common ones have flags of their own, --set takes any. DecodingOptions declares them all, but is

@@ -15,6 +15,7 @@ from sightline.cli.console import (
     Format,
     MaxLength,
     Metrics,
+    Objects,
     Runtime,
     SetDecoding,
     complain,
@@ -33,21 +34,28 @@ if TYPE_CHECKING:
     from sightline.evaluation.comparison import Comparison
     from sightline.evaluation.scoring import Evaluation
 
+SHORT = {"chair_i": "CHAIR, objects", "chair_s": "CHAIR, captions"}
 CALIBRATED = {"words": "words", "content_words": "content words", "captions": "captions"}
 
 
 def evaluate(
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="A model folder; several are evaluated one by one. With --compare: scores.json or results files."
         ),
-    ],
-    data: Annotated[str | None, typer.Option("--data", help="The dataset's folder, or a captions table.")] = None,
-    split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "dev",
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="A dataset's folder, or a captions table; several make a mixture."),
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "val",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models as one ensemble.")] = False,
     comparing: Annotated[
         bool, typer.Option("--compare", help="Compare evaluations (or results files with --data) by paired bootstrap.")
+    ] = False,
+    human: Annotated[
+        bool, typer.Option("--human", help="Score people instead: one caption of each photo against its others.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -61,6 +69,7 @@ def evaluate(
         Path | None, typer.Option("--page", help="Write an HTML page with the 20 best and 20 worst photos.")
     ] = None,
     metrics: Metrics = None,
+    objects: Objects = None,
     beam: Beam = None,
     max_length: MaxLength = None,
     settings: SetDecoding = None,
@@ -76,26 +85,44 @@ def evaluate(
     if comparing:
         from sightline.evaluation.comparison import compare
 
-        show_comparison(compare(models, data, split, **metric_options(metrics)))
+        if data and len(data) > 1:
+            raise ConfigError("--compare takes one --data: systems are compared on the same photos")
+        found = compare(models or [], data[0] if data else None, split, objects=objects, **metric_options(metrics))
+        show_comparison(found)
         return
-    if data is None:
+    if not data:
         raise ConfigError("--data is missing: name the dataset's folder")
-    groups = [models] if ensemble else [[model] for model in models]
+    if bool(models) == human:
+        raise ConfigError("--human scores people, without a model" if human else "no model is named: give its folder")
+    groups = [models or []] if ensemble else [[model] for model in models or []]
     if page is not None and len(groups) > 1:
         raise ConfigError("--page shows one model: evaluate one at a time, or all as one with --ensemble")
 
-    from sightline.data import load_dataset
-    from sightline.engine.captioner import load
+    from sightline.data import load_datasets
     from sightline.evaluation.scoring import evaluate as run
+    from sightline.evaluation.scoring import evaluate_people
 
-    dataset = load_dataset(data, format)
+    dataset = load_datasets(data, format)
+    if human:
+        people = evaluate_people(dataset, split, objects=objects, output=output, limit=limit, **metric_options(metrics))
+        show_scores(people, "people")
+        if page is not None:
+            from sightline.evaluation.report import write_page
+
+            write_page(people, page)
+        return
+
+    from sightline.engine.captioner import load
+
     options = decoding_options(settings, beam=beam, max_length=max_length) | metric_options(metrics)
     failed = False
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output
         try:
             captioner = load(*group, runtime=runtime, datastore=datastore)
-            result = run(captioner, dataset, split, output=folder, limit=limit, batch_size=batch_size, **options)
+            result = run(
+                captioner, dataset, split, objects=objects, output=folder, limit=limit, batch_size=batch_size, **options
+            )
         except CheckpointError as error:
             complain(f"error: {error}")
             failed = True
@@ -119,6 +146,7 @@ def score(
     ],
     split: Annotated[str, typer.Option("--split", help="The dataset's split: train, val or test.")] = "test",
     metrics: Metrics = None,
+    objects: Objects = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write captions.json and scores.json to this folder.")
     ] = None,
@@ -127,7 +155,7 @@ def score(
     """Score captions that any system made."""
     from sightline.evaluation.scoring import score_results
 
-    result = score_results(results, references, split, format=format, **metric_options(metrics))
+    result = score_results(results, references, split, objects=objects, format=format, **metric_options(metrics))
     if output is not None:
         result.save(output)
     show_scores(result, str(results))
@@ -195,6 +223,14 @@ def show_scores(result: Evaluation, title: str) -> None:
     variety = result.diversity
     printer = console()
     printer.print(table)
+    if result.sources:
+        sources = Table("source", title="each source alone, ×100", title_justify="left")
+        keys = [key for key in ordered(list(result.scores)) if not key.endswith("_no_bp")]
+        for key in keys:
+            sources.add_column(SHORT.get(key, score_label(key)), justify="right")
+        for name, scores in result.sources.items():
+            sources.add_row(name, *(percent(scores[key]) if key in scores else "" for key in keys))
+        printer.print(sources)
     different = counted(len(set(result.captions.values())), "different caption")
     times = counted(int(variety["most_repeated_count"]), "time")
     lines = [
