@@ -1,4 +1,4 @@
-"""Calibrating a model: what counts as right, the fit on dev and its check, and the command."""
+"""Calibrating a model: what counts as right, the fit on val and its check, and the command."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_leaves_the_narrow_directions_is_strange() -> None:
     photos = Statistics.of(train).photos(observed)
     assert photos.directions == 4
     usual = photos.ood_score(np.stack([one.pooled for one in observed]))
-    assert np.mean(usual > 1) == pytest.approx(calibration.STRANGE, abs=0.01)
+    assert np.mean(usual > 1) == pytest.approx(calibration.OOD, abs=0.01)
     large = np.zeros((1, 20))
     large[0, 0] = 30.0  # far, but where photos do differ
     odd = np.zeros((1, 20))
@@ -155,7 +155,7 @@ def test_features_that_never_change_do_not_break_the_statistics() -> None:
 
 @pytest.fixture
 def sketches(tmp_path: Path) -> Path:
-    """A folder of 60 small drawings with captions, a third of them dev."""
+    """A folder of 60 small drawings with captions, a third of them val."""
     from PIL import Image
 
     folder = tmp_path / "sketches"
@@ -221,7 +221,7 @@ def test_photos_that_do_not_open_are_left_out(tiny_model: Path, sketches: Path) 
     from sightline.data import load_dataset
 
     dataset = load_dataset(sketches)
-    for example in dataset.examples("dev")[:5]:
+    for example in dataset.examples("val")[:5]:
         example.image.write_bytes(b"no picture")
     with pytest.raises(DataError, match="gave 19"):
         calibration.calibrate(sightline.load(tiny_model), dataset)

@@ -282,7 +282,7 @@ def test_evaluate_score_and_compare(command: Command, tiny_model: Path, tiny_fli
     assert outcome.code == 0, outcome.err
     assert "CIDEr-D" in outcome.out
     assert outcome.out.splitlines()[-1].startswith("sightline ")
-    assert "flickr8k:dev|images:2" in outcome.out
+    assert "flickr8k:val|images:2" in outcome.out
     assert page.read_text().startswith("<!doctype html>")
     results = tmp_path / "a" / "captions.json"
     scored = command("score", results, "--references", tiny_flickr8k_kept, "--split", "dev", *common)

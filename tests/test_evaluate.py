@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import Command
 
 import sightline
 from sightline.data import Dataset, load_dataset, read_results, write_results
@@ -331,7 +332,9 @@ def test_the_command_scores_people_and_objects(command: Command, tiny_flickr8k: 
     labels = tmp_path / "labels.json"
     labels.write_text(json.dumps({"categories": ["dog"], "photos": {name: [0] for name in names}}))
     data = ("--data", tiny_flickr8k, "--split", "test")
-    done = command("evaluate", "--human", *data, "--objects", labels, "--metrics", "cider,chair", "-o", tmp_path / "out")
+    done = command(
+        "evaluate", "--human", *data, "--objects", labels, "--metrics", "cider,chair", "-o", tmp_path / "out"
+    )
     assert done.code == 0
     assert "CHAIR, objects" in done.out
     assert "captions:people's, seed 0" in done.out

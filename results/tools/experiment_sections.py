@@ -106,13 +106,13 @@ def confidence(values: dict[str, Any]) -> str:
     captions = values["check"]["captions"]["after"]
     mean = sum(count * told for count, told, _ in captions["bins"]) / captions["count"]
     marked = number(100 * values["check"]["marked"])
-    strange.append([f"{values['data']} val photos", str(values["dev_photos"]), marked, number(100 * mean, 0)])
+    strange.append([f"{values['data']} val photos", str(values["val_photos"]), marked, number(100 * mean, 0)])
     return "\n\n".join(
         [
             table(head, lines, left=1),
             "![Confidence against the share that was right, before and after](results/plots/reliability.png)",
             table(["kind", "pictures", "marked unsure, %", "mean confidence, %"], strange, left=1),
-            f"Weights {values['checkpoint']}; fitted on {values['dev_photos']:,} val photos and "
+            f"Weights {values['checkpoint']}; fitted on {values['val_photos']:,} val photos and "
             f"{values['train_photos']:,} training photos.",
         ]
     )

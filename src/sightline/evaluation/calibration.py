@@ -1,8 +1,8 @@
-"""Fitting confidence: what a model's probabilities are worth on dev photos, and how training photos look to it.
+"""Fitting confidence on val photos, and the out-of-distribution score on training photos.
 
 A word is right if one of the people who captioned the photo used it too, in any form (METEOR's stems). A caption is
-right if at least two thirds of its content words are. Both chances are logistic regressions of a few numbers, so that
-a thousand photos are plenty; each is checked on photos it was not fitted to.
+right if at least two thirds of its content words are. Both probabilities are logistic regressions with few parameters,
+so that a thousand photos suffice; each is checked on photos it was not fitted to.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sightline.io.progress import track
 from sightline.types import Caption
 
 RIGHT = 2 / 3  # of a caption's content words
-STRANGE, DOUBTFUL = 0.04, 0.01  # shares of dev photos marked for their looks, and for their captions
+OOD, DOUBTFUL = 0.04, 0.01  # shares of val photos marked for their ood_score, and for their captions
 DIRECTIONS = 0.2  # of the feature space: those in which training photos differ least
-PHOTOS_PER_FEATURE = 5  # of the training split: fewer know too little of these directions
+PHOTOS_PER_FEATURE = 5  # of the training split: fewer do not determine these directions
 FEWEST = 20
 BINS = 10
-RIDGE = 2.0  # how many opposite words it takes to believe a word's own rate
-_FUNCTION_WORDS = (  # they say nothing of a photo
+RIDGE = 2.0  # strength of the prior: how many occurrences pull a word's own offset to zero
+_FUNCTION_WORDS = (  # they tell nothing about a photo
     "a an the this that these those some another each other every both all any "
     "i he she it they we you him her them his its their our your who which what where when one's "
     "and or but while as if than so then "
@@ -45,7 +45,7 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class Observed:
-    """A dev photo: its vector, its caption, and which words people used too (None: a word of no letters)."""
+    """A val photo: its pooled features, its caption, and which words people used too (None: a word of no letters)."""
 
     pooled: np.ndarray
     caption: Caption
@@ -68,30 +68,30 @@ def calibrate(
     train_photos: int | None = None,
     batch_size: int = 16,
 ) -> Confidence:
-    """Caption dev photos and look at training photos, some or all of them; the record tells how well the fit holds."""
+    """Caption val photos and encode training photos, some or all of them; the record holds how well the fit does."""
     if len(captioner.backends) > 1:
         raise ConfigError("an ensemble cannot be calibrated: calibrate one model at a time")
     dimension = captioner.backends[0].dimension
     wanted = train_photos or PHOTOS_PER_FEATURE * dimension
     train = evenly(dataset.examples("train"), wanted)
-    dev = evenly(dataset.examples("dev"), photos or len(dataset.examples("dev")))
-    _check_enough(dataset, train, dev)
+    val = evenly(dataset.examples("val"), photos or len(dataset.examples("val")))
+    _check_enough(dataset, train, val)
     vectors = encode(captioner, train, batch_size)
-    observed = observe(captioner, dev, batch_size)
+    observed = observe(captioner, val, batch_size)
     _check_enough(dataset, vectors, observed)
     statistics = Statistics.of(vectors)
     record = {
         "sightline": __version__,
         "data": dataset.name,
-        "dev_photos": len(observed),
+        "val_photos": len(observed),
         "train_photos": len(vectors),
         "check": check(observed, statistics),
     }
     return fit(observed, statistics, record)
 
 
-def _check_enough(dataset: Dataset, train: Sized, dev: Sized) -> None:
-    for name, found in (("train", train), ("dev", dev)):
+def _check_enough(dataset: Dataset, train: Sized, val: Sized) -> None:
+    for name, found in (("train", train), ("val", val)):
         if len(found) < FEWEST:
             raise DataError(
                 f"calibration needs {FEWEST} {name} photos at the least and some hundreds to be of use, "
@@ -100,10 +100,10 @@ def _check_enough(dataset: Dataset, train: Sized, dev: Sized) -> None:
 
 
 def evenly(examples: Sequence[Example], count: int) -> list[Example]:
-    """So many of a split, evenly spread over it."""
+    """``count`` examples of a split, evenly spaced."""
     if count >= len(examples):
         return list(examples)
-    return [examples[place * len(examples) // count] for place in range(count)]
+    return [examples[index * len(examples) // count] for index in range(count)]
 
 
 def encode(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> np.ndarray:
@@ -126,10 +126,10 @@ def _prepared(captioner: Captioner, examples: Sequence[Example]) -> Iterator[Pre
 
 
 def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> list[Observed]:
-    """Captions as the model makes them, beside what people wrote."""
+    """The model's captions, compared with the references."""
     found = []
     options = captioner.options(want_attention=False, candidates=1)
-    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning dev photos", len(examples)))
+    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning val photos", len(examples)))
     while batch := list(islice(prepared, batch_size)):
         opened = [(example, image) for example, image in batch if image is not None]
         if not opened:
@@ -142,10 +142,10 @@ def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) 
 
 
 def used(caption: Caption, references: Sequence[str]) -> tuple[bool | None, ...]:
-    """Which words of a caption stand in what people wrote, in any form."""
-    theirs = {stem(token) for tokens in tokenize_all(list(references)) for token in tokens}
-    ours = [tokenize(word.text) for word in caption.words]
-    return tuple(all(stem(token) in theirs for token in tokens) if tokens else None for tokens in ours)
+    """Which words of a caption are in the references, in any form."""
+    known = {stem(token) for tokens in tokenize_all(list(references)) for token in tokens}
+    words = [tokenize(word.text) for word in caption.words]
+    return tuple(all(stem(token) in known for token in tokens) if tokens else None for tokens in words)
 
 
 @dataclass(frozen=True)
@@ -158,31 +158,31 @@ class Statistics:
     @classmethod
     def of(cls, vectors: np.ndarray) -> Statistics:
         mean = vectors.mean(0, dtype=np.float64)
-        apart = vectors - mean
-        variances, axes = np.linalg.eigh(apart.T @ apart / len(apart))  # smallest first
+        centred = vectors - mean
+        variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))  # smallest first
         count = max(1, round(DIRECTIONS * len(variances)))
-        floor = 1e-4 * max(float(variances.mean()), 1e-8)  # a feature that never changes shall not be all that counts
+        floor = 1e-4 * max(float(variances.mean()), 1e-8)  # a constant feature must not dominate
         return cls(mean, (axes[:, :count] / np.sqrt(np.maximum(variances[:count], floor))).T)
 
     def photos(self, observed: Sequence[Observed]) -> Photos:
-        """With the limit that marks the strangest of these photos."""
+        """With the limit that marks those of these photos with the highest ood_score."""
         count, dimension = self.matrix.shape
         parts = {"mean": encode_halves(self.mean), "matrix": encode_halves(self.matrix)}
         unit = Photos(dimension=dimension, directions=count, limit=1.0, **parts)
         ood_score = unit.ood_score(np.stack([one.pooled for one in observed]))
-        return unit.model_copy(update={"limit": max(float(np.quantile(ood_score, 1 - STRANGE)), 1e-6)})
+        return unit.model_copy(update={"limit": max(float(np.quantile(ood_score, 1 - OOD)), 1e-6)})
 
 
 def fit(observed: Sequence[Observed], statistics: Statistics, record: dict[str, Any] | None = None) -> Confidence:
     """All three parts from these photos."""
     words = fit_words(observed)
-    # A caption's chance is fitted to words' chances as they will be for new photos, not as for those just learnt.
+    # A caption's probability is fitted to word probabilities of photos that these were not fitted to.
     halves = split(observed)
     pairs = [(fit_words(other), own) for own, other in (halves, halves[::-1])]
     rows, rights = [], []
-    for chances, group in pairs:
+    for fitted, group in pairs:
         for one in group:
-            rows.append([1.0, logit(chances.content(one.caption.words)), log_likelihood(one.caption)])
+            rows.append([1.0, logit(fitted.content(one.caption.words)), log_likelihood(one.caption)])
             rights.append(float(one.right))
     weights = logistic(np.array(rows), np.array(rights), np.array([1e-3, 0.1, 0.1]))
     captions = Captions(
@@ -195,14 +195,14 @@ def fit(observed: Sequence[Observed], statistics: Statistics, record: dict[str, 
 
 
 def split(observed: Sequence[Observed]) -> tuple[list[Observed], list[Observed]]:
-    """Two halves, by lot but always the same."""
+    """Two random halves, always the same."""
     order = np.random.default_rng(0).permutation(len(observed))
     middle = len(observed) // 2
-    return [observed[place] for place in order[:middle]], [observed[place] for place in order[middle:]]
+    return [observed[index] for index in order[:middle]], [observed[index] for index in order[middle:]]
 
 
 def fit_words(observed: Sequence[Observed]) -> Words:
-    """Logistic regression on a word's logit, with an offset of its own for each word, held back by `RIDGE`."""
+    """Logistic regression on a word's logit, with an offset of its own for each word, shrunk by `RIDGE`."""
     found = [
         (word.text, logit(word.probability), hit)
         for one in observed
@@ -210,10 +210,10 @@ def fit_words(observed: Sequence[Observed]) -> Words:
         if hit is not None
     ]
     if not found:
-        raise DataError("no caption has a word to calibrate: the model says nothing")
+        raise DataError("no caption has a word to calibrate: every caption is empty")
     names = list(dict.fromkeys(text for text, _, _ in found))
-    place = {name: number for number, name in enumerate(names)}
-    which = np.array([place[text] for text, _, _ in found])
+    index = {name: number for number, name in enumerate(names)}
+    which = np.array([index[text] for text, _, _ in found])
     design = np.array([[1.0, value] for _, value, _ in found])
     weights, offsets = grouped_logistic(design, np.array([float(hit) for _, _, hit in found]), which, len(names))
     kept = {name: _short(value) for name, value in zip(names, offsets) if abs(value) >= 0.01}
@@ -224,9 +224,9 @@ def logistic(design: np.ndarray, hits: np.ndarray, ridge: np.ndarray) -> np.ndar
     """Weights of a ridge logistic regression, by Newton's method."""
     weights = np.zeros(design.shape[1])
     for _ in range(100):
-        chances = 1 / (1 + np.exp(-(design @ weights)))
-        gradient = design.T @ (chances - hits) + ridge * weights
-        curvature = (design * (chances * (1 - chances))[:, None]).T @ design + np.diag(ridge + 1e-9)
+        probabilities = 1 / (1 + np.exp(-(design @ weights)))
+        gradient = design.T @ (probabilities - hits) + ridge * weights
+        curvature = (design * (probabilities * (1 - probabilities))[:, None]).T @ design + np.diag(ridge + 1e-9)
         step = np.linalg.solve(curvature, gradient)
         weights -= step * min(1.0, 4 / max(np.abs(step).max(), 1e-12))
         if np.abs(step).max() < 1e-9:
@@ -240,10 +240,10 @@ def grouped_logistic(
     """The same with an offset per group; each row has one, so their part of the curvature is a diagonal."""
     weights, offsets = np.zeros(design.shape[1]), np.zeros(groups)
     for _ in range(100):
-        chances = 1 / (1 + np.exp(-(design @ weights + offsets[which])))
-        spread = chances * (1 - chances)
-        gradient = design.T @ (chances - hits) + 1e-3 * weights
-        own_gradient = np.bincount(which, chances - hits, groups) + RIDGE * offsets
+        probabilities = 1 / (1 + np.exp(-(design @ weights + offsets[which])))
+        spread = probabilities * (1 - probabilities)
+        gradient = design.T @ (probabilities - hits) + 1e-3 * weights
+        own_gradient = np.bincount(which, probabilities - hits, groups) + RIDGE * offsets
         diagonal = np.bincount(which, spread, groups) + RIDGE
         mixed = np.stack([np.bincount(which, spread * column, groups) for column in design.T])  # (columns, groups)
         curvature = (design * spread[:, None]).T @ design + np.eye(len(weights)) * 1e-3
@@ -258,13 +258,13 @@ def grouped_logistic(
 
 
 def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any]:
-    """Each half judged by what the other half taught: reliability before and after, and the share marked unsure."""
+    """Each half judged by the fit to the other half: reliability before and after, and the share marked unsure."""
     before: dict[str, list[tuple[float, bool]]] = {"words": [], "content_words": [], "captions": []}
     after: dict[str, list[tuple[float, bool]]] = {name: [] for name in before}
     marked = 0
     halves = split(observed)
-    for taught, new in (halves, halves[::-1]):
-        confidence = fit(taught, statistics)
+    for fitted, new in (halves, halves[::-1]):
+        confidence = fit(fitted, statistics)
         judged = confidence.judge([one.caption for one in new], np.stack([one.pooled for one in new]))
         for one, caption in zip(new, judged):
             marked += caption.unsure
@@ -275,26 +275,29 @@ def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any
                     for name in ("words", *(["content_words"] if word.text not in FUNCTION_WORDS else [])):
                         before[name].append((word.probability, hit))
                         after[name].append((word.confidence, hit))
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         name: {"before": reliability(before[name]), "after": reliability(after[name])} for name in before
     }
-    return told | {"marked": round(marked / len(observed), 4)}
+    return report | {"marked": round(marked / len(observed), 4)}
 
 
 def reliability(pairs: Sequence[tuple[float, bool]]) -> dict[str, Any]:
     """Expected calibration error over ten equal bins, the Brier score, and each bin's count, mean and true share."""
     if not pairs:
         return {"ece": 0.0, "brier": 0.0, "count": 0, "rate": 0.0, "bins": []}
-    chances, hits = (np.array(values, dtype=float) for values in zip(*pairs))
-    place = np.minimum((chances * BINS).astype(int), BINS - 1)
+    probabilities, hits = (np.array(values, dtype=float) for values in zip(*pairs))
+    bin_index = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     bins = [
-        [int((place == number).sum()), *(_short(values[place == number].mean()) for values in (chances, hits))]
+        [
+            int((bin_index == number).sum()),
+            *(_short(values[bin_index == number].mean()) for values in (probabilities, hits)),
+        ]
         for number in range(BINS)
-        if (place == number).any()
+        if (bin_index == number).any()
     ]
     ece = sum(count * abs(mean - share) for count, mean, share in bins) / len(pairs)
     return {
-        "ece": _short(ece), "brier": _short(((chances - hits) ** 2).mean()), "count": len(pairs),
+        "ece": _short(ece), "brier": _short(((probabilities - hits) ** 2).mean()), "count": len(pairs),
         "rate": _short(hits.mean()), "bins": bins,
     }  # fmt: skip
 
