@@ -71,7 +71,6 @@ Objects = Annotated[
     str | None,
     typer.Option("--objects", help="Object labels for CHAIR.", show_default="objects.json in the dataset's folder"),
 ]
-]
 Format = Annotated[
     str, typer.Option("--format", help="The dataset's format: auto, flickr8k, flickr30k, coco, folder or shards.")
 ]
