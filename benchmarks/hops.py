@@ -10,11 +10,14 @@ counted, not imports, returns or comprehensions.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import base64
 import io
+import json
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -33,13 +36,18 @@ class Tracer:
     """Counts while it is active; threads that are started meanwhile are counted each for itself."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here on, for walks that begin with threads to start; `stop` before those end."""
+        self.active = True
         self.files: dict[str, int] = {}  # each with its number of entries
         self.hops = 0
         self._last = threading.local()
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code, file = frame.f_code, frame.f_code.co_filename
-        if event != "call" or not file.startswith(PACKAGE) or not code.co_flags & IS_FUNCTION:
+        if not self.active or event != "call" or not file.startswith(PACKAGE) or not code.co_flags & IS_FUNCTION:
             return
         if code.co_name in COMPREHENSIONS:
             return
@@ -47,6 +55,9 @@ class Tracer:
             self.files[file] = self.files.get(file, 0) + 1
             self.hops += 1
             self._last.file = file
+
+    def stop(self) -> None:
+        self.active = False
 
     def __enter__(self) -> Tracer:
         threading.setprofile(self)
@@ -58,8 +69,11 @@ class Tracer:
         threading.setprofile(None)
 
 
-def command(*arguments: str) -> Callable[[], None]:
-    def walk() -> None:
+Walk = Callable[[Tracer], None]
+
+
+def command(*arguments: str) -> Walk:
+    def walk(tracer: Tracer) -> None:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
             code = run(list(arguments))
         if code:
@@ -68,15 +82,54 @@ def command(*arguments: str) -> Callable[[], None]:
     return walk
 
 
-def explain() -> None:
+def explain(tracer: Tracer) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        command("explain", PHOTO, "--runtime", "onnx", "-o", f"{folder}/explained.html")()
+        command("explain", PHOTO, "--runtime", "onnx", "-o", f"{folder}/explained.html")(tracer)
 
 
-WALKS: dict[str, Callable[[], None]] = {
-    "caption-onnx": command("caption", PHOTO, "--runtime", "onnx"),
-    "caption-torch": command("caption", PHOTO, "--runtime", "torch"),
-    "explain": explain,
+def http_request() -> Walk:
+    """One POST /v1/caption to a server that runs; its threads start while the tracer is active, so that they count."""
+    from sightline.serve.app import create_app
+    from sightline.serve.batching import CaptionWork
+    from sightline.serve.server import warm_up
+    from sightline.serve.settings import Settings
+
+    work = CaptionWork(sightline.load(runtime="onnx"), max_pixels=10**8)
+    warm_up(work)
+    app = create_app(work, Settings(), "default")
+    app.middleware_stack = app.build_middleware_stack()  # otherwise made by the first request
+    content = base64.b64encode(Path(PHOTO).read_bytes()).decode()
+    body = {"type": "http.request", "body": json.dumps({"photos": [content]}).encode(), "more_body": False}
+    headers = {"host": "localhost", "content-type": "application/json"}
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/v1/caption", "raw_path": b"/v1/caption", "root_path": "", "query_string": b"", "client": ("x", 1),
+        "server": ("x", 2), "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    status: list[int] = []
+
+    async def request(tracer: Tracer) -> None:
+        incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        incoming.put_nowait(body)
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            status.append(message.get("status", 0))
+
+        async with app.router.lifespan_context(app):
+            tracer.reset()
+            await app(scope, incoming.get, send)
+            tracer.stop()
+        if status[0] != 200:
+            raise SystemExit(f"POST /v1/caption: status {status[0]}")
+
+    return lambda tracer: asyncio.run(request(tracer))
+
+
+WALKS: dict[str, Callable[[], Walk]] = {  # what prepares a walk, and is not counted
+    "caption-onnx": lambda: command("caption", PHOTO, "--runtime", "onnx"),
+    "caption-torch": lambda: command("caption", PHOTO, "--runtime", "torch"),
+    "explain": lambda: explain,
+    "http": http_request,
 }
 
 
@@ -87,8 +140,9 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     print(f"{'walk':<16}{'files':>6}{'hops':>6}")
     for name in given.walks or WALKS:
+        walk = WALKS[name]()
         with Tracer() as tracer:
-            WALKS[name]()
+            walk(tracer)
         print(f"{name:<16}{len(tracer.files):>6}{tracer.hops:>6}")
         if given.files:
             for file, entries in sorted(tracer.files.items(), key=lambda pair: -pair[1]):

@@ -116,8 +116,10 @@ class AccessControl:
     """Checks host, origin and token, counts requests, and answers 500 where a handler failed."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
-        self.app, self.settings, self.metrics = app, settings, metrics
+        self.app, self.metrics = app, metrics
         self.token_hash = None if settings.token is None else _hash(settings.token.get_secret_value().encode())
+        self.origins = settings.cors_origins
+        self.any_host = self.token_hash is not None or not settings.is_local
         self.hosts = {"localhost", "127.0.0.1", "[::1]", settings.host, *settings.allowed_hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,13 +165,13 @@ class AccessControl:
 
     def _is_allowed_host(self, host: str) -> bool:
         """Against DNS rebinding: a server for this machine alone, without a token, answers to its own names only."""
-        if self.token_hash or not self.settings.is_local:
+        if self.any_host:
             return True
         name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
         return name in self.hosts
 
     def _is_allowed_origin(self, origin: str, host: str) -> bool:
-        allowed = self.settings.cors_origins
+        allowed = self.origins
         return "*" in allowed or origin in allowed or origin.partition("://")[2].lower() == host.lower() != ""
 
     def _has_token(self, header: str) -> bool:

@@ -163,11 +163,6 @@ class ErrorOut(BaseModel):
 # -- errors in a request ----------------------------------------------------------------------------------------------
 
 
-def given_options(options: Options) -> dict[str, Any]:
-    """The options that a request gave."""
-    return options.model_dump(exclude_unset=True, exclude={"photos"})
-
-
 def error_line(error: ValidationError, model: type[BaseModel]) -> str:
     """Everything wrong with a request, as one line."""
     return "; ".join(dict.fromkeys(_error(item, model) for item in error.errors(include_url=False)))

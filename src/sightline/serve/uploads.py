@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from sightline.io.files import counted, printable
-from sightline.serve.schemas import DECODING, Options, Photos, error_line, given_options
+from sightline.serve.schemas import DECODING, Options, Photos, error_line
 
 MAX_FIELD = 64  # characters of an option in a form
 MAX_NAME = 200
@@ -94,7 +94,7 @@ async def read_form(request: Request, model: type[Options], max_bytes: int, max_
         raise HTTPException(400, "the form is cut off, its end is missing: send it again")
     if not photos:
         raise HTTPException(422, "photos is missing: send at least one, e.g. curl -F photos=@dog.jpg")
-    return Upload(photos, names, given_options(checked(model, fields)))
+    return Upload(photos, names, checked(model, fields).model_dump(exclude_unset=True))
 
 
 def checked(model: type[Body], fields: dict[str, Any]) -> Body:
@@ -114,7 +114,7 @@ def read_json(body: bytes, model: type[Photos], max_photos: int) -> Upload:
     if len(parsed.photos) > max_photos:
         raise too_many_photos(max_photos)
     photos = [_from_base64(text, number) for number, text in enumerate(parsed.photos, 1)]
-    return Upload(photos, [""] * len(photos), given_options(parsed))
+    return Upload(photos, [""] * len(photos), parsed.model_dump(exclude_unset=True, exclude={"photos"}))
 
 
 def _from_base64(text: str, number: int) -> bytes:
