@@ -266,7 +266,7 @@ def draw(results: Path, output: Path) -> list[Path]:
     except ImportError:
         raise ConfigError('plots need matplotlib: pip install "sightline[results]"') from None
     mpl.use("Agg")
-    rows = {name: row for name, row in read_rows(results).items() if row.test}
+    rows = {name: row for name, row in read_rows(results).items() if row.test and row.parameters}
     if not rows:
         raise DataError(f"{results} has no row with test scores yet: add one with add_row.py")
     files = {name: results / f"{name}.curve.json" for name in rows}

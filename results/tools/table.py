@@ -207,15 +207,21 @@ def samples(folder: Path) -> str:
     return "\n\n".join(parts) or NOTHING
 
 
+def _training(row: Row) -> str:
+    if not row.parameters:
+        return ""  # people
+    return f"{row.parameters:,} parameters ({row.trainable:,} trained), {row.train_minutes:g} minutes, "
+
+
 def runs(folder: Path) -> str:
     """How to make each row again."""
     parts = []
-    for name, row in read_rows(folder).items():
+    others = {f"coco/{name}": row for name, row in read_rows(folder / "coco").items()}
+    for name, row in (read_rows(folder) | others).items():
         commands = "\n".join(f"    {command.strip()}" for command in row.command.split("&&"))
         note = f"\n\n{escape(row.note)}" if row.note else ""
         parts.append(
-            f"`{name}`: commit {row.commit}, seed {row.seed}, {row.parameters:,} parameters "
-            f"({row.trainable:,} trained), {row.train_minutes:g} minutes, `{row.signature}`\n\n{commands}{note}"
+            f"`{name}`: commit {row.commit}, seed {row.seed}, {_training(row)}`{row.signature}`\n\n{commands}{note}"
         )
     return "\n\n".join(parts) or NOTHING
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_every_recipes_own_command_is_found_again(name: str) -> None:
 
     recipe = load_recipe(name, header_overrides(name))
     first = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
-    data = shlex.split(first)[5]
+    data = " --data ".join(value for option, value in pairwise(shlex.split(first)) if option == "--data")
     assert ["#", *shlex.split(command_of(recipe, name, data, name))] == shlex.split(first)
 
 
