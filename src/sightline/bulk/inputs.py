@@ -17,11 +17,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from sightline.data.tar import is_shard
+from sightline.data.tar import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import SkippedFiles, atomic_path, is_image_path, local_path, printable, walk_files
+from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
 from sightline.types import Failure
 
+INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
 COLUMNS = ("source", "image", "path", "file", "filename", "file_name")  # of a list that is a table
 
@@ -57,7 +58,7 @@ def list_inputs(
     digest = hashlib.sha256()
     with atomic_path(target) as temporary, temporary.open("w", encoding="ascii") as file:
         for entry in find_inputs(inputs, leave_out, skipped):
-            if isinstance(entry, str) and is_shard(entry):
+            if _is_shard(entry):
                 shards += 1
             else:
                 photos += 1
@@ -79,12 +80,12 @@ def read_parts(listing: Path, part_size: int) -> Iterator[JobPart]:
             for line in file:
                 value = json.loads(line)
                 entry = value if isinstance(value, str) else Failure(*value)
-                shard = entry if isinstance(entry, str) and is_shard(entry) else ""
-                if photos and (shard or len(photos) == part_size):
+                is_shard = _is_shard(entry)
+                if photos and (is_shard or len(photos) == part_size):
                     yield JobPart(number, tuple(photos))
                     number, photos = number + 1, []
-                if shard:
-                    yield JobPart(number, shard=shard)
+                if is_shard:
+                    yield JobPart(number, shard=str(entry))
                     number += 1
                 else:
                     photos.append(entry)
@@ -163,7 +164,7 @@ class _Walker:
     def _folder(self, folder: str) -> Iterator[str | Failure]:
         """Photos and shards under a folder, sorted, hidden names left out."""
         unreadable: list[OSError] = []
-        yield from walk_files(folder, _is_input, unreadable, self.skipped, self.leave_out)
+        yield from walk_files(folder, INPUT_SUFFIXES, unreadable, self.skipped, self.leave_out)
         for error in unreadable:
             if error.filename == folder:
                 raise error
@@ -176,7 +177,7 @@ class _Walker:
             if Path(name).is_dir():
                 found: Iterable[str | Failure] = self._folder(name)
             else:
-                found = [name] if _is_input(name) else []
+                found = [name] if Path(name).suffix.lower() in INPUT_SUFFIXES else []
                 if self.skipped is not None and not found:
                     self.skipped.add(name)
             for entry in found:
@@ -186,8 +187,8 @@ class _Walker:
             raise DataError(f"{printable(pattern)} matches no photo and no shard: check the pattern")
 
 
-def _is_input(name: str) -> bool:
-    return is_image_path(name) or is_shard(name)
+def _is_shard(entry: str | Failure) -> bool:
+    return isinstance(entry, str) and entry.lower().endswith(SHARD_SUFFIX)
 
 
 def _is_pattern(text: str) -> bool:

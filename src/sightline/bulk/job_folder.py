@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sightline.bulk.inputs import JobPart, Listing, import_parquet, input_roots, list_inputs, read_parts
-from sightline.bulk.outputs import check_columns, error_format, merge, write_captions, write_failures
+from sightline.bulk.outputs import check_columns, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically
 from sightline.types import Caption, Failure
@@ -47,8 +47,8 @@ class BulkOutput:
     @property
     def errors(self) -> Path:
         """The table of all inputs that failed."""
-        format = error_format(self.format)
-        return self.path / f"_errors.{format}" if self.is_folder else self.path.with_suffix(f".errors.{format}")
+        suffix = f"errors.{error_format(self.format)}"
+        return self.path / f"_{suffix}" if self.is_folder else self.path.with_suffix(f".{suffix}")
 
     @property
     def record(self) -> Path:
@@ -214,6 +214,11 @@ class JobFolder:
         shutil.rmtree(discarded, ignore_errors=True)
 
 
+def error_format(format: str) -> str:
+    """The format of tables of errors: JSON lines where captions go to shards, otherwise that of the captions."""
+    return "jsonl" if format == "tar" else format
+
+
 def part_path(folder: Path, format: str, number: int) -> Path:
     return folder / f"part-{number:06d}.{format}"
 
@@ -232,7 +237,7 @@ def save_part(
     errors = errors_path(folder, format, part.number)
     if failures:
         with atomic_path(errors) as temporary:
-            write_failures(format, temporary, failures)
+            write_failures(error_format(format), temporary, failures)
     else:
         errors.unlink(missing_ok=True)
     with atomic_path(part_path(folder, format, part.number)) as temporary:

@@ -32,11 +32,6 @@ METADATA_FIELDS = ("XMP-dc:Description", "IPTC:Caption-Abstract", "XMP-iptcCore:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def error_format(format: str) -> str:
-    """The format of the table of errors: JSON lines for shards, otherwise that of the captions."""
-    return "jsonl" if format == "tar" else format
-
-
 def write_captions(
     format: str, target: Path, part: JobPart, captions: Sequence[Caption], several: bool = False
 ) -> None:
@@ -57,8 +52,7 @@ def write_captions(
 
 
 def write_failures(format: str, target: Path, failures: Sequence[Failure]) -> None:
-    """Write the inputs of one part that could not be captioned, and why."""
-    format = error_format(format)
+    """Write the inputs of one part that could not be captioned, and why, as a table."""
     if format == "parquet":
         columns = {
             "source": [to_unicode(failure.source) for failure in failures],

@@ -18,8 +18,11 @@ from sightline.types import Failure
 BLOCK = tarfile.BLOCKSIZE
 
 
+SHARD_SUFFIX = ".tar"
+
+
 def is_shard(path: str | Path) -> bool:
-    return Path(path).suffix.lower() == ".tar"
+    return Path(path).suffix.lower() == SHARD_SUFFIX
 
 
 def list_shard(path: str | Path) -> tuple[list[FileSlice], list[Failure]]:

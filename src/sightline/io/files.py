@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,12 +108,12 @@ class SkippedFiles:
 
 def walk_files(
     folder: str | Path,
-    wanted: Callable[[str], bool],
+    suffixes: frozenset[str],
     unreadable: list[OSError],
     skipped: SkippedFiles | None = None,
     leave_out: Sequence[Path] = (),
 ) -> Iterator[str]:
-    """Every wanted file under a folder, sorted; hidden names and the folders in ``leave_out`` are passed over."""
+    """Every file with one of these suffixes under a folder, sorted; hidden names and ``leave_out`` are passed over."""
     for parent, folders, names in os.walk(folder, onerror=unreadable.append):
         folders[:] = sorted(
             name
@@ -123,8 +123,8 @@ def walk_files(
         for name in sorted(names):
             if name.startswith("."):
                 continue
-            if wanted(name):
-                yield os.path.join(parent, name)  # noqa: PTH118 -- a Path each would take half of the time
+            if os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122 -- the same
+                yield os.path.join(parent, name)  # noqa: PTH118 -- Path takes ten times as long
             elif skipped is not None:
                 skipped.add(name)
 
@@ -134,7 +134,7 @@ def walk_images(
 ) -> Iterator[Path]:
     """Every image under a folder, sorted, hidden names left out; folders that cannot be listed go to ``unreadable``."""
     errors: list[OSError] = []
-    yield from map(Path, walk_files(folder, is_image_path, errors, skipped))
+    yield from map(Path, walk_files(folder, IMAGE_SUFFIXES, errors, skipped))
     if unreadable is not None:
         unreadable += [Failure(printable(error.filename), f"cannot be listed: {error.strerror}") for error in errors]
 
