@@ -112,10 +112,12 @@ def test_features_built_by_the_cluster_are_those_of_one_machine(
 
     from safetensors.torch import save_file
 
-    from sightline.bulk.features import build_features
+    from sightline.bulk.features import build_features, open_caches
+    from sightline.recipes.config import load_recipe
 
     import_module("sightline.nn.torchvision_import")  # before timm
     import timm
+    import torch
 
     save_file(timm.create_model("test_vit", pretrained=False).state_dict(), tmp_path / "vit.safetensors")
     recipe = tmp_path / "tiny.toml"
@@ -127,7 +129,9 @@ def test_features_built_by_the_cluster_are_those_of_one_machine(
     features = {}
     for name, address in (("here", None), ("there", cluster)):
         monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / name))
-        folders = build_features(str(recipe), [], str(tiny_flickr8k_kept), cluster=address)
-        features[name] = [(folder / file).read_bytes() for folder in folders for file in ("grid.f16", "done.u8")]
-    assert features["here"] == features["there"]
-    assert features["here"][1::2] == [b"\1" * 8, b"\1" * 2]
+        (folder,) = build_features(str(recipe), [], [str(tiny_flickr8k_kept)], cluster=address)
+        assert folder.is_relative_to(tmp_path / name)
+        train, val = open_caches(load_recipe(str(recipe)), [str(tiny_flickr8k_kept)], "auto")
+        assert (train.complete, val.complete, train.rows, val.rows) == (True, True, 8, 2)
+        features[name] = torch.cat([train.features(range(8)).grid, val.features(range(2)).grid])
+    assert torch.equal(features["here"], features["there"])

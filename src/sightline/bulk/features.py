@@ -1,19 +1,19 @@
 """The features a recipe trains on, computed ahead of training: on this machine, or by all machines of a Ray cluster.
 
-Training finds them under the same name, so that ``torchrun`` on many machines starts at once. The cache must lie where
-all machines see it (``SIGHTLINE_CACHE``). Machines write to one file, each its own rows; a share of 4,096 rows begins
-and ends at a page of memory whatever a row's size, so no two ever touch the same page.
+Training reads them from the cache, so that ``torchrun`` on many machines starts at once. All machines must see the
+cache (``SIGHTLINE_CACHE``); each appends to a segment of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.ray import connect, own_error
-from sightline.data import load_dataset
+from sightline.bulk.ray import connect, map_on_actors
+from sightline.data import load_datasets
 from sightline.errors import ConfigError
 from sightline.io.progress import meter
 from sightline.recipes.config import Recipe, load_recipe
@@ -21,27 +21,28 @@ from sightline.training.feature_cache import FeatureCache
 from sightline.training.setup import build_model, build_tokenizer, feature_cache, first_of_each_source
 
 log = logging.getLogger("sightline.bulk")
-SHARE = 4096
+SHARE = 4096  # photos (or views) that an actor encodes at a time
 SPLITS = ("train", "val")  # test is captioned from the photos themselves
 
 
 def build_features(
-    recipe: str, changes: list[str], data: str, format: str = "auto", cluster: str | None = None
+    recipe: str, changes: list[str], data: Sequence[str], format: str = "auto", cluster: str | None = None
 ) -> list[Path]:
-    """Fill the caches of a recipe on a dataset; returns their folders. Called again, it continues."""
+    """Fill the cache of a recipe on one dataset or several; returns its folders. Called again, it continues."""
     caches = open_caches(load_recipe(recipe, changes), data, format)
     if cluster is None:
         for cache in caches:
             cache.fill()
     else:
-        plan = {"recipe": recipe, "changes": changes, "data": str(Path(data).absolute()), "format": format}
+        plan = {"recipe": recipe, "changes": changes, "format": format}
+        plan["data"] = [str(Path(source).absolute()) for source in data]
         _on_cluster(caches, plan, cluster)
-    return [cache.folder for cache in caches]
+    return list(dict.fromkeys(cache.folder for cache in caches))  # splits share a folder
 
 
-def open_caches(recipe: Recipe, data: str, format: str) -> list[FeatureCache]:
-    """One for each split; made if they are not there."""
-    dataset = load_dataset(data, format)
+def open_caches(recipe: Recipe, data: Sequence[str], format: str) -> list[FeatureCache]:
+    """A cache for each split, created where it does not exist."""
+    dataset = load_datasets(data, format)
     model = build_model(recipe, build_tokenizer(recipe, dataset))
     caches = []
     for split in SPLITS:
@@ -56,7 +57,7 @@ def open_caches(recipe: Recipe, data: str, format: str) -> list[FeatureCache]:
 
 
 class FillShares:
-    """What an actor is: the encoder on a device, and all caches open. Ray Data calls it."""
+    """An actor of Ray Data: the encoder on a device, and all caches open."""
 
     def __init__(self, plan: dict[str, Any]):
         os.environ["SIGHTLINE_CACHE"] = plan["cache"]
@@ -95,17 +96,9 @@ def _on_cluster(caches: list[FeatureCache], plan: dict[str, Any], address: str) 
         "device": "cuda" if gpus else "cpu",
     }
     resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    rows = ray.data.from_items(shares, override_num_blocks=len(shares))
-    answers = rows.map_batches(
-        FillShares, fn_constructor_args=[plan], batch_size=1, concurrency=(1, actors), **resources
-    )
     total = sum(min(SHARE, caches[share["cache"]].rows - share["first"]) for share in shares)
     done = 0
-    with meter("features", unit="photos") as tell:
-        try:
-            for answer in answers.iter_rows():
-                done += int(answer["rows"])
-                tell(done, total)
-        except ray.exceptions.RayError as error:
-            raise own_error(error) from error
+    with meter("features", unit="photos") as update:
+        for row in map_on_actors(ray, FillShares, plan, shares, actors, resources):
+            done += int(row["rows"])
+            update(done, total)

@@ -119,15 +119,20 @@ def _rows(
         "device": device,
     }
     log.info("%s", f"{len(parts):,} parts on {actors} {'GPUs' if device == 'cuda' else 'CPU cores'}")
+    yield from map_on_actors(ray, CaptionParts, plan, parts, actors, resources)
+
+
+def map_on_actors(
+    ray: Any, actor: type, plan: dict[str, Any], items: list[dict[str, Any]], actors: int, resources: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Call ``actor(plan)`` on each item, on at most so many actors of Ray Data; gives the rows they return."""
     ray.data.DataContext.get_current().enable_progress_bars = False
-    dataset = ray.data.from_items(parts, override_num_blocks=min(len(parts), MOST_BLOCKS))
-    results = dataset.map_batches(
-        CaptionParts, fn_constructor_args=[plan], batch_size=1, concurrency=(1, actors), **resources
-    )
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS))
+    results = dataset.map_batches(actor, fn_constructor_args=[plan], batch_size=1, concurrency=(1, actors), **resources)
     try:
         yield from results.iter_rows()
     except ray.exceptions.RayError as error:
-        raise own_error(error) from error
+        raise _original_error(error) from error
 
 
 def _actors(ray: Any, options: BulkOptions, parts: int) -> tuple[int, str, dict[str, Any]]:
@@ -142,8 +147,8 @@ def _actors(ray: Any, options: BulkOptions, parts: int) -> tuple[int, str, dict[
     return min(cores, parts), "cpu", {"num_cpus": 1}  # an actor per core decodes for itself
 
 
-def own_error(error: BaseException) -> SightlineError:
-    """Our own error on another machine, unwrapped from Ray's."""
+def _original_error(error: BaseException) -> SightlineError:
+    """The error that our code raised on another machine, unwrapped from Ray's."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, SightlineError):

@@ -1,4 +1,4 @@
-"""The command ``sightline``: its verbs, and the one place where errors become lines and exit codes.
+"""The command ``sightline``: its verbs, and where errors become lines and exit codes.
 
 Verbs import what they need when they run, so that ``sightline --help`` needs no torch.
 """
@@ -47,7 +47,7 @@ def start(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and every warning.")] = False,
 ) -> None:
-    """Say what a photo shows, and where the model looked."""
+    """Caption photos, and show which regions each word attends to."""
     if version:
         typer.echo(f"sightline {__version__}")
         raise typer.Exit
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     if "_SIGHTLINE_COMPLETE" in os.environ:  # the shell asks what could follow
         app()
     arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments  # wherever it stands
+    debug = "--debug" in arguments  # at any position
     gc.set_threshold(50_000)  # torch's and timm's imports make a million objects and no garbage: collecting took 0.7 s
     code = run([argument for argument in arguments if argument != "--debug"], debug)
     gc.freeze()  # at exit Python would go through them all once more
@@ -99,7 +99,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, SightlineError):
         complain(f"error: {error}")
         return 1
-    if message := getattr(error, "format_message", None):  # the parser's own: wrong usage
+    if message := getattr(error, "format_message", None):  # wrong usage, found by the parser
         where = getattr(getattr(error, "ctx", None), "command_path", "sightline")
         complain(f"error: {message()} (see `{where} --help`)")
         return 2

@@ -177,7 +177,7 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
     if dataset is None:
         yield "note", "give --data to check it on photos, too"
         return
-    photos = [example.image for example in dataset.examples("dev")[:PHOTOS]]
+    photos = [example.image for example in dataset.examples("val")[:PHOTOS]]
     results = captioner.stream(photos, want_attention=False)
     captions = Counter(result.text for result in results if not isinstance(result, Failure))
     total = captions.total()

@@ -75,7 +75,7 @@ def load(
 
 
 def push(
-    model: Annotated[str, typer.Argument(help="A model folder, or a shipped model's name.")],
+    model: Annotated[str, typer.Argument(help="A model folder, or default.")],
     name: Annotated[str, typer.Argument(metavar="OWNER/MODEL", help="The model's name on the hub.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     message: Annotated[str | None, typer.Option("--message", help="The commit message.")] = None,
@@ -89,7 +89,7 @@ def push(
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A model folder, a shipped model's name or a hub name.")],
+    model: Annotated[str, typer.Argument(help="A model folder or hub name, or default.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder to write.", show_default="the model's own folder")
     ] = None,
@@ -117,8 +117,8 @@ def export(
     for folder, manifest in report.folders.items():
         sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
         parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
-        beside = " beside the weights" if any(graph.outside for graph in manifest.graphs.values()) else ""
-        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{beside} ({parts})")
+        external = " with external weights" if any(graph.outside for graph in manifest.graphs.values()) else ""
+        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{external} ({parts})")
     if site:
         typer.echo(f"{printable(site)}: the page; to see it: python3 -m http.server -d {printable(site)}")
     typer.echo(f"the float graphs' logits are torch's to {report.difference:.0e}")
@@ -146,9 +146,9 @@ def _row(folder: Path, given: Path) -> list[str]:
     calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
     if not weights.is_file():
         return [printable(name), *_exported(folder), "–", "–", calibrated, "onnx", printable(folder)]
-    found = metrics.get("dev")
-    dev = found if isinstance(found, dict) else {}
-    scores = [percent(dev[key]) if isinstance(dev.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
+    found = metrics.get("val", metrics.get("dev"))
+    val = found if isinstance(found, dict) else {}
+    scores = [percent(val[key]) if isinstance(val.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
     parts = [
         str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"
         for key in ("encoder", "decoder")
@@ -181,4 +181,4 @@ def _numbers(path: Path) -> int:
     """How many numbers a safetensors file holds, from its header."""
     from sightline.io.model_files import tensor_slices
 
-    return sum(math.prod(place.shape) for place in tensor_slices(path).values())
+    return sum(math.prod(tensor.shape) for tensor in tensor_slices(path).values())

@@ -10,7 +10,6 @@ import typer
 from typer.core import TyperGroup
 
 from sightline.cli.console import (
-    Data,
     DataSources,
     Format,
     Overrides,
@@ -68,7 +67,7 @@ def _show(best: dict[str, Any], folder: Path, data: list[str], start: str | None
 
 def features(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`sightline recipes`) or a .toml file.")],
-    data: Data,
+    data: DataSources,
     overrides: Overrides = None,
     format: Format = "auto",
     ray: Ray = None,
@@ -128,7 +127,9 @@ def show(
 
 @recipes.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Recipes or .toml files; all shipped ones if none.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Recipes or .toml files; without any, all recipes of Sightline.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Check recipes and report every fault. Nothing is trained."""
