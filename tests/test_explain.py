@@ -73,17 +73,17 @@ def test_the_lamp_is_bright_and_colourful_and_the_night_dark_and_grey() -> None:
 
 
 def test_a_squashed_photo_is_shown_undistorted() -> None:
-    assert Preprocess(size=32, fit="squash").seen(photo(60, 40)).size == (60, 40)
-    assert Preprocess(size=32, fit="squash").seen(photo(60, 40), longest=30).size == (30, 20)
-    assert Preprocess(size=32, fit="squash").seen(Image.new("RGB", (1, 5000))).size == (1, 640)
+    assert Preprocess(size=32, fit="squash").crop(photo(60, 40)).size == (60, 40)
+    assert Preprocess(size=32, fit="squash").crop(photo(60, 40), longest=30).size == (30, 20)
+    assert Preprocess(size=32, fit="squash").crop(Image.new("RGB", (1, 5000))).size == (1, 640)
 
 
 def test_of_a_cropped_photo_only_the_middle_is_shown() -> None:
     image = Image.new("RGB", (300, 100), "red")
     image.paste("blue", (100, 0, 200, 100))
-    seen = Preprocess(size=80, resize=100).seen(image)
-    assert seen.size == (80, 80)
-    assert seen.getcolors() == [(6400, (0, 0, 255))]
+    crop = Preprocess(size=80, resize=100).crop(image)
+    assert crop.size == (80, 80)
+    assert crop.getcolors() == [(6400, (0, 0, 255))]
 
 
 # Every decoder

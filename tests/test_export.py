@@ -182,7 +182,7 @@ def test_without_a_folder_to_write_it_writes_beside_the_weights(
     model = model_folder(tmp_path / "model")
     assert run(["export", str(model), "--licence", "CC0-1.0"]) == 0
     assert "MB beside the weights" in capsys.readouterr().out
-    assert all(graph.outside for graph in Manifest.read(model).graphs.values())
+    assert all(graph.external_data for graph in Manifest.read(model).graphs.values())
     assert load(model).runtimes == ["onnxruntime, float32"]
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]

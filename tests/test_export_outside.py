@@ -23,7 +23,7 @@ from sightline.io.model_files import tensor_slices
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.onnx import Manifest
 from sightline.onnx.external_data import Originals, leave_outside
-from sightline.onnx.session import OUTSIDE, open_session
+from sightline.onnx.session import EXTERNAL, open_session
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["float", "half"])
@@ -48,7 +48,7 @@ def test_graphs_beside_weights_say_what_torch_says(folder: Path) -> None:
 def test_large_weights_are_in_one_file_only(folder: Path) -> None:
     header = tensor_slices(folder / "model.safetensors")
     large = {name for name, place in header.items() if np.prod(place.shape) >= 2**10}
-    read = {name for graph in Manifest.read(folder).graphs.values() for name in graph.outside}
+    read = {name for graph in Manifest.read(folder).graphs.values() for name in graph.external_data}
     assert read == large
     for name in ("encoder", "start", "step"):
         graph = onnx.load(folder / f"{name}.onnx", load_external_data=False).graph
@@ -117,7 +117,7 @@ def test_no_other_file_is_read(folder: Path, tmp_path: Path, entry: str) -> None
     else:
         with pytest.raises(CheckpointError, match=r"wants other files read than sightline.json says"):
             load(model)
-        values["graphs"]["start"]["outside"].append("decoder.output.weight")  # the count fits, the name does not
+        values["graphs"]["start"]["external_data"].append("decoder.output.weight")  # the count fits, the name does not
         (model / "sightline.json").write_text(json.dumps(values))
         with pytest.raises(CheckpointError, match=r"not a graph that onnxruntime can run: .*decoder.output.weight"):
             load(model)
@@ -154,7 +154,7 @@ def test_what_the_exporter_did_to_a_tensor_is_done_again(tmp_path: Path) -> None
     originals = Originals(tmp_path / "model.safetensors")
     small, read = leave_outside(model, originals)
     assert set(read) == {"matrix", "kernel", "table", "full"}
-    inside = {tensor.name for tensor in small.graph.initializer if not tensor.name.startswith(OUTSIDE)}
+    inside = {tensor.name for tensor in small.graph.initializer if not tensor.name.startswith(EXTERNAL)}
     assert inside == {"kernel.scale", "foreign", "changed"}
     session = open_session(small.SerializeToString(), weights={name: originals.tensors[name] for name in read})
     for name, value in zip(constants, session.run(None, {"zero": np.zeros(1, np.float32)})):

@@ -136,10 +136,13 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "pickle": (_foreign(b"\x80\x04\x95" * 20), "step.onnx is not a graph that onnxruntime can run"),
     "other files": (_foreign(_with_external_data()), "step.onnx wants other files read than sightline.json says"),
     "no such weights": (
-        _reworded(lambda values: values["graphs"]["step"].update(outside=["a"])),
+        _reworded(lambda values: values["graphs"]["step"].update(external_data=["a"])),
         "model.safetensors cannot be read",
     ),
-    "outside": (_reworded(lambda values: values["graphs"]["step"].update(outside="a")), "outside is 'a'"),
+    "external data": (
+        _reworded(lambda values: values["graphs"]["step"].update(external_data="a")),
+        "external_data is 'a'",
+    ),
     "another graph": (_foreign(_other_graph()), "step.onnx takes or gives other tensors than sightline.json says"),
     "no json": (lambda folder: (folder / "sightline.json").write_text("{"), "sightline.json cannot be read"),
     "format": (_reworded(lambda values: values.update(format="x")), "format is 'x', this version reads"),

@@ -26,7 +26,7 @@ def test_the_shipped_graphs_belong_to_the_shipped_weights() -> None:
     assert manifest.differs(DEFAULT_MODEL) == "", "run `sightline export default`"
     for name, graph in manifest.graphs.items():
         assert len(manifest.read_graphs(DEFAULT_MODEL)[name]) == graph.bytes < 2e6
-        assert graph.outside
+        assert graph.external_data
     assert manifest.precision == "float32"
     assert manifest.licence == "Apache-2.0"
 

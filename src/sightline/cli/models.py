@@ -117,7 +117,7 @@ def export(
     for folder, manifest in report.folders.items():
         sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
         parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
-        external = " with external weights" if any(graph.outside for graph in manifest.graphs.values()) else ""
+        external = " with external weights" if any(graph.external_data for graph in manifest.graphs.values()) else ""
         typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{external} ({parts})")
     if site:
         typer.echo(f"{printable(site)}: the page; to see it: python3 -m http.server -d {printable(site)}")

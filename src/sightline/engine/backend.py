@@ -77,7 +77,7 @@ def prepare_image(
         tuple(np.asarray(preprocess.visible(image)) for preprocess in preprocesses),
         image.size,
         first.frame(*image.size),
-        first.seen(image, picture_side) if picture_side else None,
+        first.crop(image, picture_side) if picture_side else None,
     )
 
 

@@ -220,8 +220,8 @@ class Captioner:
                     ),
                 )
             )
-        text, score = self.tokenizer.decode(found.tokens), sum(found.log_probs)
-        return Caption(text, tuple(words), score, found.finished, tokens=tuple(found.tokens))
+        text = " ".join(word.text for word in words)
+        return Caption(text, tuple(words), sum(found.log_probs), found.finished, tokens=tuple(found.tokens))
 
     # -- several threads ----------------------------------------------------------------------------------------------
 

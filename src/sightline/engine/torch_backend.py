@@ -10,7 +10,7 @@ import torch
 from sightline.engine.backend import Backend
 from sightline.io.model_files import checkpoint_hash
 from sightline.nn.checkpoint import Checkpoint
-from sightline.nn.decoders import Decoder
+from sightline.nn.decoders.base import Decoder
 from sightline.types import DecoderState, ImageFeatures, StepDecoder
 
 CPU_BATCH = 4  # photos encoded at once on a CPU: 16 do not fit into its caches and take a quarter longer each

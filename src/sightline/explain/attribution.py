@@ -39,15 +39,16 @@ def teacher_forced(decoder: StepDecoder, features: Features, tokens: Sequence[in
     """``tokens`` are a caption's, without start and end; all photos get the same ones."""
     batch = len(features if isinstance(features, ImageFeatures) else features[0])
     state = decoder.start(features)
-    log_probs, collected = [], []
-    for previous, token in zip([Tokenizer.start, *tokens], tokens):
+    outputs = []
+    for previous in [Tokenizer.start, *tokens][:-1]:
         logits, state, extras = decoder.step(np.full(batch, previous), state)
-        log_probs.append(log_softmax(logits)[:, token])
-        collected.append(extras)
-    if not log_probs:
+        outputs.append((logits, extras))
+    if not outputs:
         return ForcedOutput(np.zeros((batch, 0)), {})
-    stacked = {name: np.stack([extras[name] for extras in collected], 1) for name in collected[0]}
-    return ForcedOutput(np.stack(log_probs, 1), stacked)
+    log_probs = log_softmax(np.concatenate([logits for logits, _ in outputs]))  # (T * B, V)
+    chosen = log_probs[np.arange(len(log_probs)), np.repeat(tokens, batch)].reshape(-1, batch).T  # (B, T)
+    names = outputs[0][1]
+    return ForcedOutput(chosen, {name: np.stack([extras[name] for _, extras in outputs], 1) for name in names})
 
 
 def attention_by_head(

@@ -254,11 +254,11 @@ class Preprocess:
         return self._standardise(pixels)
 
     def visible(self, image: Image.Image) -> Image.Image:
-        """The exact square the encoder sees, as a picture to draw on."""
+        """The exact square that is encoded, as a picture."""
         return self._resize(image, self._box(image.width, image.height))
 
-    def seen(self, image: Image.Image, longest: int = 640) -> Image.Image:
-        """The part of the photo that the encoder sees, undistorted: for people to look at.
+    def crop(self, image: Image.Image, longest: int = 640) -> Image.Image:
+        """The part of the photo that is encoded, undistorted: for people to look at.
 
         Not the encoder's pixels: no side is longer than ``longest``, and none is enlarged or squashed.
         """
@@ -270,7 +270,7 @@ class Preprocess:
         return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
 
     def frame(self, width: int, height: int) -> Box:
-        """The part of a photo of this size that the encoder sees, as shares of its width and height."""
+        """The part of a photo of this size that is encoded, as shares of its width and height."""
         left, top, right, bottom = self._box(width, height)
         return (left / width, top / height, min(1.0, right / width), min(1.0, bottom / height))
 
@@ -325,7 +325,7 @@ class Preprocess:
             raise CheckpointError(f"{error}; the model's config.json is damaged") from None
 
     def _box(self, width: int, height: int) -> Box:
-        """What part of the photo is seen.
+        """What part of the photo is encoded.
 
         The rounding is that of "resize, then centre crop", without ever building the resized whole: a strip of
         1 × 10,000 pixels costs no more than any other photo.

@@ -18,7 +18,7 @@ import numpy as np
 
 from sightline.io.model_files import TensorSlice, tensor_slices
 from sightline.onnx.manifest import WEIGHTS
-from sightline.onnx.session import OUTSIDE
+from sightline.onnx.session import EXTERNAL
 
 SMALL = 2**10  # numbers in a tensor that stays inside
 KINDS = {"F16": "FLOAT16", "F32": "FLOAT"}  # safetensors' names, ONNX's
@@ -73,7 +73,7 @@ def leave_outside(model: Any, originals: Originals) -> tuple[Any, tuple[str, ...
     small = type(model)()
     small.CopyFrom(model)
     graph, nodes = small.graph, []
-    outside: dict[str, Any] = {}
+    external: dict[str, Any] = {}
     for constant in list(graph.initializer):
         if constant.data_type != TensorProto.FLOAT or math.prod(constant.dims) < SMALL:
             continue
@@ -81,7 +81,7 @@ def leave_outside(model: Any, originals: Originals) -> tuple[Any, tuple[str, ...
         if origin is None:
             continue
         name, place = constant.name, originals.places[origin.tensor]
-        outside.setdefault(origin.tensor, _reference(origin.tensor, place))
+        external.setdefault(origin.tensor, _reference(origin.tensor, place))
         graph.initializer.remove(constant)
         steps: list[tuple[str, list[str], dict[str, Any]]] = []
         if place.kind != "F32":
@@ -91,23 +91,25 @@ def leave_outside(model: Any, originals: Originals) -> tuple[Any, tuple[str, ...
         if origin.scale is not None:
             graph.initializer.append(numpy_helper.from_array(origin.scale, f"{name}.scale"))
             steps.append(("Mul", [f"{name}.scale"], {}))
-        given = OUTSIDE + origin.tensor
+        given = EXTERNAL + origin.tensor
         for place_in_chain, (kind, more, options) in enumerate(steps or [("Identity", [], {})]):
             last = place_in_chain >= len(steps) - 1
             made = name if last else f"{name}.{kind.lower()}"
             nodes.append(helper.make_node(kind, [given, *more], [made], **options))
             given = made
-    graph.initializer.extend(outside.values())
+    graph.initializer.extend(external.values())
     nodes += graph.node
     del graph.node[:]
     graph.node.extend(nodes)
-    return small, tuple(outside)
+    return small, tuple(external)
 
 
 def _reference(name: str, place: TensorSlice) -> Any:
     from onnx import TensorProto
 
-    tensor = TensorProto(name=OUTSIDE + name, dims=place.shape, data_type=TensorProto.DataType.Value(KINDS[place.kind]))
+    tensor = TensorProto(
+        name=EXTERNAL + name, dims=place.shape, data_type=TensorProto.DataType.Value(KINDS[place.kind])
+    )
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", WEIGHTS), ("offset", place.offset), ("length", place.length)):
         tensor.external_data.add(key=key, value=str(value))

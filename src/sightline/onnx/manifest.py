@@ -1,4 +1,4 @@
-"""``sightline.json``: all an exported model is beside its graphs, and which files belong to it.
+"""``sightline.json``: what an exported model needs beside its graphs, and which files belong to it.
 
 `docs/export.md` says what every field means; the page in the browser reads the same file.
 """
@@ -25,7 +25,7 @@ WEIGHTS = "model.safetensors"
 GRAPHS = ("encoder", "start", "step")
 SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
 PRECISIONS = ("float32", "int8")
-LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without others beside it
+LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without external data
 KEYS = {
     "format", "precision", "encoder", "decoder", "parameters", "weights", "licence", "preprocess", "grid", "tokenizer",
     "decoding", "graphs",
@@ -42,16 +42,16 @@ class Graph:
     sha256: str
     inputs: Tensors
     outputs: Tensors
-    outside: tuple[str, ...] = ()  # tensors of the model.safetensors beside it that it reads
+    external_data: tuple[str, ...] = ()  # tensors that it reads from the folder's model.safetensors
 
     def to_json(self) -> dict[str, Any]:
-        outside = {"outside": list(self.outside)} if self.outside else {}
+        external_data = {"external_data": list(self.external_data)} if self.external_data else {}
         return {
             "bytes": self.bytes,
             "sha256": self.sha256,
             "inputs": {name: [kind, list(shape)] for name, (kind, shape) in self.inputs.items()},
             "outputs": {name: [kind, list(shape)] for name, (kind, shape) in self.outputs.items()},
-            **outside,
+            **external_data,
         }
 
     @classmethod
@@ -62,10 +62,10 @@ class Graph:
         size, digest = values["bytes"], values["sha256"]
         if type(size) is not int or not 0 < size <= LARGEST_GRAPH or not isinstance(digest, str):
             raise ValueError(f"bytes is {size!r} and sha256 {digest!r}")
-        outside = values.get("outside", [])
-        if not isinstance(outside, list) or any(type(name) is not str for name in outside):
-            raise ValueError(f"outside is {str(outside)[:40]!r}")
-        return cls(size, digest, tensors(values["inputs"]), tensors(values["outputs"]), tuple(outside))
+        external_data = values.get("external_data", [])
+        if not isinstance(external_data, list) or any(type(name) is not str for name in external_data):
+            raise ValueError(f"external_data is {str(external_data)[:40]!r}")
+        return cls(size, digest, tensors(values["inputs"]), tensors(values["outputs"]), tuple(external_data))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Manifest:
     weights: str  # SHA-256 of the model.safetensors it was exported from
     licence: str
     preprocess: Preprocess
-    grid: tuple[int, int]  # rows and columns of the places in ``grid`` and ``attention``
+    grid: tuple[int, int]  # rows and columns of the cells in ``grid`` and ``attention``
     tokenizer: Tokenizer
     decoding: dict[str, Any]
     graphs: dict[str, Graph]
@@ -132,7 +132,7 @@ class Manifest:
         return manifest
 
     def _misfit(self) -> str:
-        """What keeps the three graphs from working together, if anything does."""
+        """Why the three graphs cannot work together, or nothing."""
         encoder, start, step = (self.graphs[name] for name in GRAPHS)
         state = {name for name in start.outputs if name.startswith(("photo.", "beam."))}
         following = {f"next.{name.removeprefix('beam.')}" for name in state if name.startswith("beam.")}
@@ -149,20 +149,20 @@ class Manifest:
         return ""
 
     def differs(self, folder: Path) -> str:
-        """Which file of a model folder is not the one that was exported, if any: weights, words or search."""
+        """Which file of a model folder is not the one that was exported, if any: weights, tokenizer or options."""
         search = read_json(folder / "config.json").get("decoding", {})
         try:
             if search_options(search, self.tokenizer) != search_options(self.decoding, self.tokenizer):
                 return "config.json"
-        except (TypeError, ConfigError):  # torch's side says what is wrong there
+        except (TypeError, ConfigError):  # loading with torch reports what is wrong there
             return "config.json"
         if read_json(folder / "tokenizer.json") != self.tokenizer.to_json():
             return "tokenizer.json"
         return "" if file_hash(folder / WEIGHTS) == self.weights else WEIGHTS
 
     def read_weights(self, folder: Path) -> dict[str, dict[str, np.ndarray]]:
-        """For each graph the tensors it has outside: those of the very file that was exported, or none at all."""
-        if not any(graph.outside for graph in self.graphs.values()):
+        """The external data of each graph, from the very file that was exported."""
+        if not any(graph.external_data for graph in self.graphs.values()):
             return {name: {} for name in self.graphs}
         path = folder / WEIGHTS
         arrays = read_arrays(path, self.weights)
@@ -171,7 +171,9 @@ class Manifest:
                 f"{path} is not the file these graphs were made from: copy it again or run `sightline export` again"
             )
         try:
-            return {name: {tensor: arrays[tensor] for tensor in graph.outside} for name, graph in self.graphs.items()}
+            return {
+                name: {tensor: arrays[tensor] for tensor in graph.external_data} for name, graph in self.graphs.items()
+            }
         except KeyError as error:
             raise CheckpointError(f"{path} has no tensor {error.args[0]!r}: run `sightline export` again") from None
 

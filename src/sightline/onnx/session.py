@@ -13,7 +13,7 @@ from sightline.errors import CheckpointError, ConfigError
 from sightline.onnx.manifest import MANIFEST, Tensors
 
 TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
-OUTSIDE = "weights."  # before a tensor's name: the input of a graph that stands for it
+EXTERNAL = "weights."  # prefix of the names of external tensors in a graph
 
 
 class Session:
@@ -27,11 +27,11 @@ class Session:
 def open_session(
     data: bytes, path: str | Path = "the graph", weights: Mapping[str, Any] | None = None, threads: int = 0
 ) -> Session:
-    """A graph ready to run; ``weights`` are the tensors it has outside, as arrays or those of another session of it.
+    """A graph ready to run; ``weights`` are its external data, as arrays or those of another session of it.
 
-    It may name no code, and have no file read. Whatever a graph wants from a file says "location". onnxruntime takes a
-    tensor from us only where the graph has one of that name and shape outside; if there are as many as there are
-    locations, none is left to be read by it.
+    The graph may name no code, and onnxruntime may read no file for it. Every external tensor of a graph has a
+    "location". onnxruntime takes a tensor from us only where the graph has an external one of that name and shape; if
+    there are as many of ours as there are locations, none is left to be read from a file.
     """
     try:
         import onnxruntime
@@ -41,7 +41,7 @@ def open_session(
     if data.count(b"location") != len(weights):
         raise CheckpointError(f"{path} wants other files read than {MANIFEST} says: export the model again")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what matters comes as an exception
+    options.log_severity_level = 4  # faults are raised as exceptions
     options.intra_op_num_threads = threads or all_threads()
     # Three sessions have three sets of threads: those that wait in a loop take the cores from those that compute.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -51,9 +51,9 @@ def open_session(
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
             for name, value in weights.items()
         }
-        options.add_external_initializers([OUTSIDE + name for name in values], list(values.values()))
+        options.add_external_initializers([EXTERNAL + name for name in values], list(values.values()))
         return Session(onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]), values)
-    except Exception as error:  # onnxruntime has a dozen of its own
+    except Exception as error:  # onnxruntime has a dozen classes of exceptions
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} is not a graph that onnxruntime can run: {reason}") from None
 
