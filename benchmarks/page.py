@@ -33,11 +33,11 @@ from sightline.io.images import open_image
 ASK = """async (data) => {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const file = new Blob([bytes], { type: "image/jpeg" }), began = performance.now();
-  const told = await sightline.caption(file, null), seconds = (performance.now() - began) / 1000;
+  const result = await sightline.caption(file, null), seconds = (performance.now() - began) / 1000;
   const square = await sightline.square(file);
   let text = "";
   for (let at = 0; at < square.length; at += 32768) text += String.fromCharCode(...square.subarray(at, at + 32768));
-  return { told, seconds, square: btoa(text) };
+  return { result, seconds, square: btoa(text) };
 }"""
 
 
@@ -90,23 +90,23 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
         for photo in photos:
             data = photo.read_bytes()
             found = page.evaluate(ASK, base64.b64encode(data).decode())
-            told, expected = found["told"], captioner.caption(data)
+            result, expected = found["result"], captioner.caption(data)
             picture = captioner.preprocesses[0].visible(open_image(data))
             square = np.frombuffer(base64.b64decode(found["square"]), np.uint8).reshape(*picture.size, 3)
             difference = np.abs(square.astype(int) - np.asarray(picture.convert("RGB")))
             worst, exact = max(worst, int(difference.max())), exact + int(not difference.any())
             means.append(float(difference.mean()))
             seconds.append(found["seconds"])
-            work.append(tuple(told["seconds"].values()))
-            if told["text"] == expected.text:
+            work.append(tuple(result["seconds"].values()))
+            if result["text"] == expected.text:
                 same += 1
-                sure.append(abs(told["confidence"] - expected.confidence))
+                sure.append(abs(result["confidence"] - expected.confidence))
                 maps.append(max(
                     float(np.abs(np.array(one["attention"]) - other.attention).max())
-                    for one, other in zip(told["words"], expected.words) if other.attention is not None
+                    for one, other in zip(result["words"], expected.words) if other.attention is not None
                 ))  # fmt: skip
             else:
-                texts.append(f"    {photo.name}\n      page    {told['text']}\n      python  {expected.text}")
+                texts.append(f"    {photo.name}\n      page    {result['text']}\n      python  {expected.text}")
         browser.close()
     count, parts = len(photos), [statistics.median(part) for part in zip(*work)]
     print(f"model files            {sum(file.stat().st_size for file in (site / 'model').iterdir()) / 1e6:.2f} MB")

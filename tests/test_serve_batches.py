@@ -18,7 +18,8 @@ pytest.importorskip("prometheus_client")
 
 from starlette.exceptions import HTTPException
 
-from sightline.serve.batching import Batcher, Slots
+from sightline.serve.app import Slots
+from sightline.serve.batching import Batcher
 
 PATIENCE = 60
 

@@ -1,6 +1,6 @@
 """Captions over HTTP: a small FastAPI app around one `Captioner`, and the page at ``/``.
 
-FastAPI with a batcher of our own rather than LitServe, measured beside each other: ``benchmarks/README.md`` says why.
+FastAPI with a small batcher, not LitServe: ``benchmarks/README.md`` compares the two.
 """
 
 from sightline.serve.settings import Settings

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from http.client import responses
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from starlette.responses import Response
 from sightline import __version__
 from sightline.errors import ConfigError, ImageError
 from sightline.serve import schemas
-from sightline.serve.batching import Batcher, CaptionWork, Query, Slots
+from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
 from sightline.serve.middleware import METRICS_TYPE, AccessControl, AsciiJSON, Metrics, SecurityHeaders, error_response
 from sightline.serve.settings import Settings
@@ -32,6 +32,43 @@ DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this c
 ERRORS = {404: "there is nothing here: / has the page, /docs the API", 405: "not with this method: see /docs"}
 
 Value = TypeVar("Value")
+
+
+class Slots:
+    """The limit of photos in flight: one slot for each photo that is arriving, waiting or being captioned.
+
+    Used from the event loop only, so that nothing needs a lock.
+    """
+
+    def __init__(self, limit: int, batcher: Batcher):
+        self.limit, self.batcher = limit, batcher
+        self.in_flight = 0
+
+    @contextmanager
+    def acquire(self) -> Iterator[Callable[[int], None]]:
+        """One slot from the headers of a request to its end, however it ends.
+
+        Gives a function that changes the number of slots once the photos are counted. HTTP 429 where none is free.
+        """
+        held = 0
+
+        def resize(count: int) -> None:
+            nonlocal held
+            if self.in_flight + count - held > self.limit:
+                raise self._full()
+            self.in_flight += count - held
+            held = count
+
+        try:
+            resize(1)
+            yield resize
+        finally:
+            self.in_flight -= held
+
+    def _full(self) -> HTTPException:
+        photos = "1 photo is" if self.in_flight == 1 else f"{self.in_flight} photos are"
+        retry = {"Retry-After": str(self.batcher.seconds_for(self.in_flight))}
+        return HTTPException(429, f"{photos} in flight already: try again later", retry)
 
 
 class Service:
@@ -212,6 +249,6 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.detail == responses[error.status_code]:  # not one of ours: Starlette found no route or no file
+    if error.detail == responses[error.status_code]:  # from Starlette, which found no route or no file
         error.detail = ERRORS.get(error.status_code, error.detail)
     return error_response(error)

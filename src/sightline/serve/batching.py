@@ -1,4 +1,4 @@
-"""Photos that wait are captioned together: the more clients, the larger the batches. The number in flight is limited.
+"""Photos that wait are captioned together: the more clients, the larger the batches.
 
 No photo waits for a batch to fill. A few threads encode what is waiting, a few photos at a time; photos that arrive
 meanwhile join the batch, and then all of it is decoded at once.
@@ -11,13 +11,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-from starlette.exceptions import HTTPException
 
 from sightline.decoding import DecodingOptions
 from sightline.engine.backend import PreparedImage
@@ -228,43 +225,3 @@ class Batcher:
             jobs[0].result.set_exception(error)
             return []
         return [Job(output, job.query, job.result) for output, job in zip(outputs, jobs)]
-
-
-# -- slots ------------------------------------------------------------------------------------------------------------
-
-
-class Slots:
-    """The limit of photos in flight: one slot for each photo that is arriving, waiting or being captioned.
-
-    Used from the event loop only, so that nothing needs a lock.
-    """
-
-    def __init__(self, limit: int, batcher: Batcher):
-        self.limit, self.batcher = limit, batcher
-        self.in_flight = 0
-
-    @contextmanager
-    def acquire(self) -> Iterator[Callable[[int], None]]:
-        """One slot from the headers of a request to its end, however it ends.
-
-        Gives a function that changes the number of slots once the photos are counted. HTTP 429 where none is free.
-        """
-        held = 0
-
-        def resize(count: int) -> None:
-            nonlocal held
-            if self.in_flight + count - held > self.limit:
-                raise self._full()
-            self.in_flight += count - held
-            held = count
-
-        try:
-            resize(1)
-            yield resize
-        finally:
-            self.in_flight -= held
-
-    def _full(self) -> HTTPException:
-        photos = "1 photo is" if self.in_flight == 1 else f"{self.in_flight} photos are"
-        retry = {"Retry-After": str(self.batcher.seconds_for(self.in_flight))}
-        return HTTPException(429, f"{photos} in flight already: try again later", retry)
