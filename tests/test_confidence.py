@@ -68,7 +68,7 @@ def test_chances_follow_the_published_formulas() -> None:
     ("limit", "unsure_below", "unsure", "reason"),
     [
         (1.0, 0.0, False, "28% confidence"),
-        (0.001, 0.0, True, "unsure: unlike the photos it learnt from"),
+        (0.001, 0.0, True, "unsure: unlike the photos it was trained on"),
         (1.0, 0.5, True, "unsure: 28% confidence"),
     ],
 )
@@ -218,7 +218,7 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     explanation = explain(sightline.load(calibrated), photo)
     page = explanation.page()
     assert "unsure: </span><button" in page
-    assert "unsure: unlike the photos it learnt from" in page
+    assert "unsure: unlike the photos it was trained on" in page
     assert "% confidence</p>" in page, "each word has its own"
     explanation.save(tmp_path / "explained.png")
     pytest.importorskip("fastapi")
@@ -226,7 +226,7 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
 
     told = ExplanationOut.model_validate(explanation.as_dict())
     assert (told.unsure, told.calibrated, told.sentence[:8]) == (True, True, "unsure: ")
-    assert told.certainty.startswith("unsure: unlike the photos it learnt from")
+    assert told.certainty.startswith("unsure: unlike the photos it was trained on")
     plain = explanation.caption.as_dict()
     assert CaptionOut.model_validate(plain).model_dump(exclude_none=True) == plain, "the published form has every field"
 

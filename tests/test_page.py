@@ -388,7 +388,8 @@ def test_the_page_waits_for_the_browser_s_model_and_requests_nothing_that_is_mis
     health = {"model": "tiny", "token_required": False, "beam": 3, "limits": limits}
     (tmp_path / "healthz").write_text(json.dumps(health))
     index = tmp_path / "index.html"
-    built, made = index.read_text(), "<!doctype html><meta name=sightline-engine content=browser><p id=made>made</p>"
+    built = index.read_text()
+    made = "<!doctype html><link rel=icon href=data:,><meta name=sightline-engine content=browser><p id=made>made</p>"
 
     def on_server(note: str, pending: str) -> str:
         return built.replace(ENGINE, f'<meta name="sightline-engine" content="server" data-note="{note}"{pending}>')

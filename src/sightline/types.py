@@ -193,7 +193,7 @@ class Caption:
         text = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
         if self.unsure:
             is_outlier = self.ood_score is not None and self.ood_score > 1
-            text = "unsure: unlike the photos it learnt from" if is_outlier else f"unsure: {text}"
+            text = "unsure: unlike the photos it was trained on" if is_outlier else f"unsure: {text}"
         return text + ("" if self.finished else ", cut at the greatest length")
 
     def overlay(self) -> Image:

@@ -132,7 +132,7 @@ function captionFrom(hypothesis: Hypothesis, words: Word[], calibration: Confide
   const text = words.map((word) => word.text).join(" "), trimmed = text.replace(/^[ .]+|[ .]+$/g, "");
   const confidence = calibrated?.caption ?? likelihood, unsure = calibrated?.unsure ?? false;
   let certainty = `${Math.round(100 * confidence)}% confidence${calibrated ? "" : ", uncalibrated"}`;
-  if (unsure) certainty = oodScore! > 1 ? "unsure: unlike the photos it learnt from" : `unsure: ${certainty}`;
+  if (unsure) certainty = oodScore! > 1 ? "unsure: unlike the photos it was trained on" : `unsure: ${certainty}`;
   if (!finished) certainty += ", cut at the greatest length";
   const sentence = !trimmed ? "" : unsure ? `unsure: ${trimmed}.` : `${trimmed[0].toUpperCase()}${trimmed.slice(1)}.`;
   return {

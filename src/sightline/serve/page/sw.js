@@ -1,6 +1,6 @@
 // Caches the page's files for offline use: all of one build or none. The page itself caches the model.
 "use strict";
-const VERSION = "13e5e15d6367efde", FILES = ["assets/index-bxjsgy1Q.css","assets/index-vf-Ekh8C.js","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-Dl4Z22uz.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
+const VERSION = "3fc0e3d6d0809c17", FILES = ["assets/index-bxjsgy1Q.css","assets/index-tTdqVvnL.js","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-DZx3-hfb.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
 const NAME = `sightline-page-${VERSION}`, TIMEOUT = 3000; // milliseconds
 const addresses = new Set(FILES.map((file) => new URL(file, self.registration.scope).href));
 
