@@ -23,7 +23,7 @@ from sightline.cli.explain import explain
 from sightline.cli.models import export, load, models, push
 from sightline.cli.retrieval import retrieval
 from sightline.cli.serve import serve
-from sightline.cli.train import features, recipes, train
+from sightline.cli.train import features, pseudo_caption, recipes, train
 from sightline.errors import ConfigError, SightlineError
 
 app = typer.Typer(
@@ -33,8 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, bulk, explain, serve, train, features, evaluate, score, calibrate, models, load, push, export,
-    doctor,
+    caption, bulk, explain, serve, train, features, pseudo_caption, evaluate, score, calibrate, models, load, push,
+    export, doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)

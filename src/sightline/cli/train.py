@@ -10,10 +10,12 @@ import typer
 from typer.core import TyperGroup
 
 from sightline.cli.console import (
+    BatchSize,
     DataSources,
     Format,
     Overrides,
     Ray,
+    Runtime,
     complain,
     console,
     is_first_process,
@@ -77,6 +79,34 @@ def features(
 
     for folder in build_features(recipe, list(overrides or ()), data, format, ray):
         typer.echo(folder)
+
+
+def pseudo_caption(
+    photos: Annotated[Path, typer.Argument(help="A folder of photos without captions.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A .jsonl file in a folder above the photos; it is continued.")
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="A model folder; several make an ensemble.", show_default="the default"),
+    ] = None,
+    objects: Annotated[
+        Path | None, typer.Option("--objects", help="Object labels of the photos: keep only captions that agree.")
+    ] = None,
+    candidates: Annotated[int, typer.Option("--candidates", min=1, help="Captions found for each photo.")] = 5,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="At most so many are kept.")] = 3,
+    batch_size: BatchSize = 16,
+    runtime: Runtime = "auto",
+) -> None:
+    """Caption photos that have no captions, as a dataset to train on. An interrupted run goes on."""
+    from sightline.engine.captioner import load
+    from sightline.training.pseudo_captions import write_pseudo_captions
+
+    captioner = load(*(model or ()), runtime=runtime)
+    found = write_pseudo_captions(captioner, photos, output, objects, candidates, keep, batch_size)
+    typer.echo(str(found))
+    if found.failed:
+        raise typer.Exit(1)
 
 
 class ByName(TyperGroup):

@@ -60,14 +60,19 @@ def with_objects(dataset: Dataset, path: Path) -> Dataset:
     for split, examples in dataset.splits.items():
         labelled = []
         for example in examples:
-            keys = (example.name, example.name.rsplit("/", 1)[-1], _number(example.name))
-            own = next((labels[key] for key in keys if key in labels), None)
+            own = label_of(example.name, labels)
             found += own is not None
             labelled.append(example if own is None else replace(example, objects=own))
         splits[split] = labelled
     if not found:
         raise DataError(f"{printable(path)} labels none of the photos of {dataset.name}: it belongs to other photos")
     return replace(dataset, splits=splits)
+
+
+def label_of(name: str, labels: dict[str, frozenset[str]]) -> frozenset[str] | None:
+    """A photo's label: by its name, its file name or its number."""
+    keys = (name, name.rsplit("/", 1)[-1], _number(name))
+    return next((labels[key] for key in keys if key in labels), None)
 
 
 def _number(name: str) -> str:

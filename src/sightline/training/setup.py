@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sightline.data import Dataset, Example, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
-from sightline.errors import CheckpointError, ConfigError, nearest
+from sightline.errors import CheckpointError, ConfigError, DataError, nearest
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.decoders import build_decoder, build_embedding
@@ -102,6 +102,8 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     data, training = recipe.data, recipe.training
     train = dataset.examples("train")
     val = first_of_each_source(dataset.examples("val"), training.val_photos)
+    if not val:
+        raise DataError(f"{dataset.name} in {dataset.root} has no val split: add a source that has one with --data")
     weights = photo_weights(train, data.weights)
     teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
