@@ -1,4 +1,4 @@
-"""What the tests of explanations share: tiny models of every kind, a photo, and a caption with a light planted."""
+"""What the tests of explanations share: tiny models of every kind, a photo, and a caption whose maps have one peak."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def planted(row: int = 1, column: int = 5, shape: tuple[int, int] = (7, 7)) -> np.ndarray:
+def peaked(row: int = 1, column: int = 5, shape: tuple[int, int] = (7, 7)) -> np.ndarray:
     grid = np.full(shape, 0.01)
     grid[row, column] = 0.52
     return grid
 
 
 def caption(*texts: str, **changes) -> Caption:
-    words = tuple(Word(text, 0.5, planted(), alternatives=(("cat", 0.2),)) for text in texts)
+    words = tuple(Word(text, 0.5, peaked(), alternatives=(("cat", 0.2),)) for text in texts)
     return Caption(" ".join(texts), words, -1.0, **{"photo": Image.new("RGB", (140, 70), "white"), **changes})

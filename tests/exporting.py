@@ -20,7 +20,7 @@ from sightline.tokenizers import train_tokenizer
 
 
 def tiny_checkpoint(seed: int = 0) -> Checkpoint:
-    """An untrained transformer over patches that says different things of different pictures."""
+    """An untrained transformer over patches that captions different pictures differently."""
     torch.manual_seed(seed)
     texts = ["a red dog runs on the green grass", "two blue cats"]
     tokenizer = train_tokenizer("word", texts, min_count=1, max_length=9)
@@ -40,10 +40,10 @@ def model_folder(folder: Path) -> Path:
 
 def export_both(root: Path) -> tuple[Path, Path]:
     """A model folder, and its export in float with the page's in int8."""
-    model, out, told = model_folder(root / "model"), root / "out", io.StringIO()
-    with contextlib.redirect_stdout(told):
+    model, out, output = model_folder(root / "model"), root / "out", io.StringIO()
+    with contextlib.redirect_stdout(output):
         assert run(["export", str(model), "-o", str(out), "--web", str(root / "site"), "--licence", "CC0-1.0"]) == 0
-    float32, int8, page, difference = told.getvalue().splitlines()
+    float32, int8, page, difference = output.getvalue().splitlines()
     assert re.fullmatch(rf"{out}: float32, 0.\d MB \(encoder.onnx 0.\d, start.onnx 0.\d, step.onnx 0.\d\)", float32)
     assert int8.startswith(f"{page_model(out)}: int8, 0.")
     assert page.endswith(f"python3 -m http.server -d {root / 'site'}")

@@ -120,7 +120,7 @@ def test_an_unknown_option_suggests_the_nearest(captioner: Captioner) -> None:
         captioner.caption(photo(), max_length=10)
 
 
-def test_the_models_own_decoding_options_are_the_default(captioner: Captioner) -> None:
+def test_the_model_s_decoding_options_are_the_default(captioner: Captioner) -> None:
     defaults = captioner.options()
     assert (defaults.beam, defaults.length_penalty, defaults.max_length) == (2, 0.5, LENGTH)
     assert captioner.caption(photo()) == captioner.caption(photo(), beam=2, length_penalty=0.5)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import typer
 from torch import Tensor, nn
 
 from sightline import decoding
@@ -22,7 +21,7 @@ PAD, START, END, UNKNOWN = range(4)
 
 
 class ToyDecoder(nn.Module):
-    """A GRU that starts from the pooled vector and looks at the grid; ``sharpness`` spreads its probabilities."""
+    """A GRU that starts from the pooled vector and attends to the grid; ``sharpness`` spreads its probabilities."""
 
     def __init__(self, vocabulary: int = 9, width: int = 8, seed: int = 0, sharpness: float = 3.0):
         super().__init__()
@@ -79,7 +78,7 @@ def sample(network, features: ImageFeatures, count: int, *options) -> Tensor:
 
 
 def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
-    """The model's own log-probability of each token, one photo, step by step."""
+    """The model's log-probability of each token, one photo, step by step."""
     state, previous, log_probs = decoder.start(features), START, []
     for token in tokens:
         logits, state, _ = decoder.step(torch.tensor([previous]), state)
@@ -185,10 +184,10 @@ def test_log_probs_attention_and_gate_are_the_models_own_along_the_caption(optio
             assert hypothesis.log_probs == pytest.approx(sequence_log_probs(decoder, one, tokens), abs=1e-5)
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs) / len(tokens) ** 0.7, abs=1e-5)
             state = decoder.start(one)
-            for place, token in enumerate([START, *hypothesis.tokens][:-1] if hypothesis.tokens else []):
+            for position, token in enumerate([START, *hypothesis.tokens][:-1] if hypothesis.tokens else []):
                 _, state, extras = decoder.step(torch.tensor([token]), state)
-                torch.testing.assert_close(torch.from_numpy(hypothesis.attention[place]), extras["attention"][0])
-                assert hypothesis.gate[place] == pytest.approx(extras["gate"][0].item(), abs=1e-5)
+                torch.testing.assert_close(torch.from_numpy(hypothesis.attention[position]), extras["attention"][0])
+                assert hypothesis.gate[position] == pytest.approx(extras["gate"][0].item(), abs=1e-5)
             assert hypothesis.attention.shape == (len(hypothesis.tokens), 6)
 
 
@@ -315,7 +314,7 @@ def test_an_ensemble_averages_probabilities_and_each_member_sees_its_features():
     token = np.array([START, START])
     logits, state, extras = ensemble.step(token, ensemble.start(each))
     apart = [TorchDecoder(member).step(token, member.start(features)) for member, features in zip(members, each)]
-    mean = sum(np.exp(log_softmax(own)) for own, _, _ in apart) / 2
+    mean = sum(np.exp(log_softmax(member_logits)) for member_logits, _, _ in apart) / 2
     np.testing.assert_allclose(np.exp(logits), mean, rtol=1e-5)
     np.testing.assert_allclose(extras["attention"], (apart[0][2]["attention"] + apart[1][2]["attention"]) / 2)
     assert set(state.hypotheses) == {"0.hidden", "1.hidden"}
@@ -388,8 +387,8 @@ def test_top_k_and_top_p_leave_the_right_tokens():
 
 def test_low_temperature_draws_the_greedy_caption():
     decoder, features = ToyDecoder(), photos(10)
-    drawn = decode(decoder, features, DecodingOptions(sample=True, temperature=1e-4, max_length=8))
-    assert texts(drawn) == texts(decode(decoder, features, DecodingOptions(beam=1, max_length=8)))
+    sampled_captions = decode(decoder, features, DecodingOptions(sample=True, temperature=1e-4, max_length=8))
+    assert texts(sampled_captions) == texts(decode(decoder, features, DecodingOptions(beam=1, max_length=8)))
 
 
 def test_seeds_reproduce_and_differ():
@@ -447,26 +446,13 @@ def test_every_option_is_declared_once_with_its_help_and_bounds():
         assert option.help.endswith(".")
 
 
-def test_recipes_and_the_server_take_the_options_that_are_declared():
+def test_recipes_take_the_options_that_are_declared():
     from sightline.recipes.config import DecodingSection
 
     listed = {option.name: option for option in decoding.user_options()}
     for name, field in DecodingSection.model_fields.items():
         assert name in listed
         assert field.default in (listed[name].default, None)
-    pytest.importorskip("fastapi")
-    from sightline.serve.schemas import Options
-
-    assert list(Options.model_fields) == list(listed)
-    assert [field.annotation for field in Options.model_fields.values()] == [option.type for option in listed.values()]
-
-
-def test_the_command_line_takes_the_options_that_are_declared():
-    from sightline.cli import app
-
-    commands = typer.main.get_command(app).commands
-    flags = {flag for parameter in commands["caption"].params for flag in parameter.opts}
-    assert {f"--{option.name.replace('_', '-')}" for option in decoding.user_options()} <= flags
 
 
 # When a search stops

@@ -1,11 +1,11 @@
-"""Explanations: light falls where the model looked, on the undistorted photo, and in a picture."""
+"""Explanations: heat maps are bright where the model attends, on the undistorted photo, and in a picture."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from explaining import CAPTIONS, KINDS, caption, checkpoint, photo, planted
+from explaining import CAPTIONS, KINDS, caption, checkpoint, peaked, photo
 from PIL import Image
 from torch import Tensor
 
@@ -29,41 +29,41 @@ from sightline.types import Caption, DecoderState, ImageFeatures, Word
 
 @pytest.mark.parametrize("size", [(140, 70), (33, 90), (7, 7), (3, 1)])
 def test_a_map_becomes_as_large_as_the_photo_and_stays_in_range(size: tuple[int, int]) -> None:
-    smooth = upsampled(planted(), size)
+    smooth = upsampled(peaked(), size)
     assert smooth.shape == size[::-1]
     assert smooth.min() >= 0.01 - 1e-9 and smooth.max() <= 0.52 + 1e-9
     assert upsampled(np.full((4, 9), 0.3), size) == pytest.approx(0.3)
 
 
-def test_light_peaks_and_balances_where_it_was_planted() -> None:
-    smooth = upsampled(planted(row=1, column=5) - 0.01, (140, 70))
+def test_a_smoothed_map_peaks_and_balances_at_its_cell() -> None:
+    smooth = upsampled(peaked(row=1, column=5) - 0.01, (140, 70))
     assert np.unravel_index(smooth.argmax(), smooth.shape) == pytest.approx((14.5, 109.5), abs=1)
     rows, columns = np.indices(smooth.shape)
     balance = (smooth * rows).sum() / smooth.sum(), (smooth * columns).sum() / smooth.sum()
     assert balance == pytest.approx((14.5, 109.5), abs=2)
-    inside = smooth[5:25, 90:130].sum() / smooth.sum()  # within one place around
+    inside = smooth[5:25, 90:130].sum() / smooth.sum()  # within one cell around
     assert inside > 0.8
 
 
-def test_every_place_and_grid_reaches_full_light_once_smoothed() -> None:
+def test_every_cell_and_grid_reaches_full_heat_once_smoothed() -> None:
     for row, column in ((0, 0), (3, 3), (6, 1)):
-        (light,) = scaled([planted(row, column)])
-        assert upsampled(light, (70, 70)).max() == pytest.approx(1, abs=0.03)
-        assert light.max() <= HIGHEST
+        (heat,) = scaled([peaked(row, column)])
+        assert upsampled(heat, (70, 70)).max() == pytest.approx(1, abs=0.03)
+        assert heat.max() <= HIGHEST
 
 
-def test_an_even_or_faint_look_stays_dark() -> None:
+def test_uniform_or_faint_attention_stays_dark() -> None:
     even, faint = np.full((7, 7), 1 / 49), np.full((7, 7), 0.02)
     faint[2, 2] += 0.001
-    lights = scaled([planted(), even, faint])
-    assert np.isfinite(lights).all()
-    assert lights[1].max() == 0
-    assert lights[2].max() < 0.05
+    heat_maps = scaled([peaked(), even, faint])
+    assert np.isfinite(heat_maps).all()
+    assert heat_maps[1].max() == 0
+    assert heat_maps[2].max() < 0.05
     assert scaled([even]).max() == 0
 
 
-def test_the_lamp_is_bright_and_colourful_and_the_night_dark_and_grey() -> None:
-    shown = np.asarray(overlay(Image.new("RGB", (140, 70), (60, 200, 60)), scaled([planted()])[0]), int)
+def test_hot_pixels_are_bright_and_colourful_and_cold_ones_dark_and_grey() -> None:
+    shown = np.asarray(overlay(Image.new("RGB", (140, 70), (60, 200, 60)), scaled([peaked()])[0]), int)
     lamp, night = shown[15, 110], shown[60, 20]
     assert lamp.sum() > 2 * night.sum()
     assert np.ptp(lamp) > 80 > 25 > np.ptp(night)
@@ -173,16 +173,16 @@ class Teller(Decoder):
         return logits, DecoderState({}, {**state.hypotheses, "length": state.hypotheses["length"] + 1}), {}
 
 
-@pytest.mark.parametrize("place", [(0, 0), (7, 7), (2, 5)])
-def test_occlusion_finds_the_patch_that_counts(place: tuple[int, int]) -> None:
+@pytest.mark.parametrize("cell", [(0, 0), (7, 7), (2, 5)])
+def test_occlusion_finds_the_patch_that_counts(cell: tuple[int, int]) -> None:
     tokenizer = train_tokenizer("word", CAPTIONS, min_count=1, max_length=10)
     decoder = Teller()
     decoder.vocabulary = tokenizer.size
-    captioner = Captioner([TorchBackend(Checkpoint(CaptionModel(Corner(*place), decoder), tokenizer))])
+    captioner = Captioner([TorchBackend(Checkpoint(CaptionModel(Corner(*cell), decoder), tokenizer))])
     maps = occlusion_maps(captioner, captioner.prepare(Image.new("RGB", (120, 90), "white")), [5, 6], [[0], [1]])
     assert maps.shape == (2, CELLS, CELLS)
-    assert np.unravel_index(maps[0].argmax(), maps[0].shape) == place
-    away = np.abs(np.indices((CELLS, CELLS)) - np.array(place)[:, None, None]).max(0) > 1
+    assert np.unravel_index(maps[0].argmax(), maps[0].shape) == cell
+    away = np.abs(np.indices((CELLS, CELLS)) - np.array(cell)[:, None, None]).max(0) > 1
     assert maps[0][away].max() == 0
     assert maps[1].max() == pytest.approx(0, abs=1e-6)
     assert occlusion_maps(captioner, captioner.prepare(photo()), [], []).shape == (0, CELLS, CELLS)
@@ -204,7 +204,7 @@ def test_a_caption_draws_itself() -> None:
     assert isinstance(picture, Image.Image) and picture.width == WIDTH
 
 
-def test_light_in_the_picture_is_where_the_attention_was() -> None:
+def test_the_picture_is_bright_where_the_attention_is() -> None:
     picture = np.asarray(draw(caption("dog")).convert("L"), int)
     tile = picture[-(92 + 72 + 18) - 173 : -(92 + 72 + 18), 72 : 72 + 343]  # the only word, four in a row
     assert tile[30, 260] > 230  # row 1, column 5 of seven

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explaining import KINDS, caption, checkpoint, photo, planted
+from explaining import KINDS, caption, checkpoint, peaked, photo
 from PIL import Image
 
 from sightline.cli import run
@@ -99,7 +99,7 @@ def test_the_page_holds_the_photo_and_every_view() -> None:
 def test_everything_from_outside_is_escaped() -> None:
     evil = "</script><script>alert(1)</script>&\"'"
     other = Caption(evil, (), -1.0)
-    word = Word(evil, 0.5, planted(), 0.25, ((evil, 0.1),))
+    word = Word(evil, 0.5, peaked(), 0.25, ((evil, 0.1),))
     shown = Caption(evil, (word,), -1.0, source=f"folder/{evil.replace('/', '')}.jpg", others=(other,), photo=photo())
     text = Explanation(shown, "attention").page()
     assert "alert(1)</script>" not in text and "<script>alert" not in text
@@ -163,7 +163,7 @@ def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["dog.png", "-o", "dog.gif"], 2, "neither a picture nor a page"),
         (["dog.png", "-o", "./dog.png"], 2, "is the photo itself"),
@@ -177,7 +177,7 @@ def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, mon
 def test_a_mistake_is_one_line(
     arguments: list[str],
     code: int,
-    said: str,
+    message: str,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line(
     photo().save("dog.png")
     Path("text.png").write_text("hello")
     assert run(["explain", *arguments, "--model", str(folder)]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err and len(told.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err and len(output.err.splitlines()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dog.png", "text.png"]

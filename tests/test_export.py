@@ -1,4 +1,4 @@
-"""Exported graphs say what torch says, whatever the decoder, the number of photos and of captions."""
+"""Exported graphs compute what torch computes, whatever the decoder, the number of photos and of captions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = {
     },
     "transformer": {"name": "transformer", "width": 16, "heads": 2, "blocks": 1, "pooled": False, "tie_output": True},
 }
-VOCABULARY, LENGTH, PLACES, DEPTH = 30, 9, 6, 10
+VOCABULARY, LENGTH, CELLS, DEPTH = 30, 9, 6, 10
 
 
 def random_decoder(kind: str, **options) -> Decoder:
@@ -55,7 +55,7 @@ def random_decoder(kind: str, **options) -> Decoder:
 
 def photos(count: int, seed: int = 0) -> ImageFeatures:
     generator = torch.Generator().manual_seed(seed)
-    grid = torch.randn(count, PLACES, DEPTH, generator=generator)
+    grid = torch.randn(count, CELLS, DEPTH, generator=generator)
     return ImageFeatures(grid, grid.mean(1), 2, 3)
 
 
@@ -79,17 +79,17 @@ def test_every_decoder_is_tried() -> None:
 
 @pytest.mark.parametrize(("count", "beam"), [(1, 1), (1, 4), (3, 3), (5, 2)])
 def test_an_exported_decoder_finds_the_same_captions(exported, count: int, beam: int) -> None:
-    decoder, ours = exported
+    decoder, graphs = exported
     features, options = photos(count, seed=count), DecodingOptions(beam=beam, candidates=beam, max_length=LENGTH)
-    theirs, found = decode(TorchDecoder(decoder), features, options), decode(ours, as_arrays(features), options)
-    for expected, photo in zip(theirs, found):
+    reference, found = decode(TorchDecoder(decoder), features, options), decode(graphs, as_arrays(features), options)
+    for expected, photo in zip(reference, found):
         assert [caption.tokens for caption in photo] == [caption.tokens for caption in expected]
         for one, other in zip(photo, expected):
             assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-            for seen, wanted in ((one.attention, other.attention), (one.gate, other.gate)):
-                assert (seen is None) == (wanted is None)
-                if seen is not None:
-                    np.testing.assert_allclose(seen, wanted, atol=1e-5)
+            for values, wanted in ((one.attention, other.attention), (one.gate, other.gate)):
+                assert (values is None) == (wanted is None)
+                if values is not None:
+                    np.testing.assert_allclose(values, wanted, atol=1e-5)
 
 
 def test_words_probabilities_and_maps_are_torch_s(exported_folders: tuple[Path, Path]) -> None:
@@ -111,8 +111,8 @@ def test_words_probabilities_and_maps_are_torch_s(exported_folders: tuple[Path, 
 def test_sampling_draws_the_same_and_ensembles_mix(exported_folders: tuple[Path, Path]) -> None:
     model, out = exported_folders
     slow, fast, mixed = load(model, runtime="torch"), load(out), load(model, out, out)
-    drawn = [caption.text for caption in slow.caption(pictures(), sample=True, seed=5)]
-    assert [caption.text for caption in fast.caption(pictures(), sample=True, seed=5)] == drawn
+    sampled = [caption.text for caption in slow.caption(pictures(), sample=True, seed=5)]
+    assert [caption.text for caption in fast.caption(pictures(), sample=True, seed=5)] == sampled
     assert mixed.runtimes == ["torch", "onnxruntime, float32", "onnxruntime, float32"]
     plain = [caption.text for caption in slow.caption(pictures())]
     assert [caption.text for caption in mixed.caption(pictures())] == plain
@@ -163,7 +163,7 @@ def test_graphs_use_standard_operators_alone(exported_folders: tuple[Path, Path]
     for file in [*exported_folders[1].glob("*.onnx"), *page_model(exported_folders[1]).glob("*.onnx")]:
         model = onnx.load(file)
         onnx.checker.check_model(model, full_check=True)
-        assert [(own.domain, own.version) for own in model.opset_import] == [("", 20)]
+        assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
         assert not model.functions
         assert {node.domain for node in model.graph.node} == {""}
 
@@ -181,12 +181,12 @@ def test_without_a_folder_to_write_it_writes_beside_the_weights(
     monkeypatch.setattr(export_module, "export_graphs", lambda model: graphs)  # made once is enough
     model = model_folder(tmp_path / "model")
     assert run(["export", str(model), "--licence", "CC0-1.0"]) == 0
-    assert "MB beside the weights" in capsys.readouterr().out
+    assert "MB with external weights" in capsys.readouterr().out
     assert all(graph.external_data for graph in Manifest.read(model).graphs.values())
     assert load(model).runtimes == ["onnxruntime, float32"]
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]
-    assert Manifest.read(model).licence == "CC0-1.0"  # said once is enough
+    assert Manifest.read(model).licence == "CC0-1.0"  # kept from the first export
     assert run(["doctor", "--model", str(model)]) in (0, 1)
     assert "run by onnxruntime, int8" in capsys.readouterr().out
     assert run(["models", str(exported_folders[1])]) == 0

@@ -1,4 +1,4 @@
-"""Smaller weights in exported graphs: eight bits are near, halves exact, and the page's files say nearly the same."""
+"""Smaller weights in exported graphs: int8 is near, float16 exact, and the page's files caption nearly alike."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_shrunk_graph_gives_nearly_the_same(large_graph: onnx.ModelProto) -> N
     assert small.ByteSize() < 0.3 * large_graph.ByteSize()
     token = {"token": np.array([3, 0, 599])}
     for found, expected in zip(
-        *(open_session(own.SerializeToString()).run(None, token) for own in (small, large_graph))
+        *(open_session(graph.SerializeToString()).run(None, token) for graph in (small, large_graph))
     ):
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
         assert np.abs(found - expected).max() > 0
@@ -85,7 +85,7 @@ def test_what_halves_hold_exactly_is_kept_in_them(large_graph: onnx.ModelProto) 
             names = {tensor.name for tensor in small.graph.initializer}
             assert ("matrix.half" in names) == (model is not large_graph and not int8)
             assert ("table.half" in names) == (model is exact and not int8)
-            results = [open_session(own.SerializeToString()).run(None, token)[0] for own in (small, model)]
+            results = [open_session(graph.SerializeToString()).run(None, token)[0] for graph in (small, model)]
             assert np.isfinite(results[0]).all()
             assert int8 or (results[0] == results[1]).all()
     assert store_weights(exact, int8=False).ByteSize() < 0.51 * exact.ByteSize()
@@ -106,11 +106,11 @@ def test_int8_arithmetic_is_near_and_multiplies_integers(large_graph: onnx.Model
     quick = int8_arithmetic(large_graph)
     kinds = {node.op_type for node in quick.graph.node}
     assert "MatMulInteger" in kinds and not kinds & {"MatMul", "Gemm"}
-    scales = [onnx.numpy_helper.to_array(own) for own in quick.graph.initializer if own.name.endswith("_scale")]
+    scales = [onnx.numpy_helper.to_array(graph) for graph in quick.graph.initializer if graph.name.endswith("_scale")]
     assert {scale.size for scale in scales} == {512, 300, 4}, "one scale for each output channel"
     token = {"token": np.array([3, 0, 599])}
     for found, expected in zip(
-        *(open_session(own.SerializeToString()).run(None, token) for own in (quick, large_graph))
+        *(open_session(graph.SerializeToString()).run(None, token) for graph in (quick, large_graph))
     ):
         assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 

@@ -1,4 +1,4 @@
-"""Exported folders as they are loaded: which runtime is taken, and what is broken or not ours is refused."""
+"""Exported folders as they are loaded: which runtime is taken, and damaged or foreign files are rejected."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_a_folder_with_both_takes_onnxruntime_if_it_is_of_the_same_weights(
     save_checkpoint(both, tiny_checkpoint(seed=1))
     assert load(both).runtimes == ["torch"]
     assert "model.safetensors has changed since the export" in caplog.text
-    assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]  # its weights are its own
+    assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]  # it has weights of its own
 
 
-def test_what_cannot_run_is_said_in_one_line(
+def test_what_cannot_run_is_reported_in_one_line(
     exported_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = exported_folders
@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_spoilt_folder_is_refused_in_one_line(
+def test_a_damaged_folder_is_rejected_in_one_line(
     exported_folders: tuple[Path, Path], tmp_path: Path, fault: str
 ) -> None:
     spoil, message = FAULTS[fault]

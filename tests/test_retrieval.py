@@ -128,7 +128,7 @@ def test_a_folder_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda plain: plain.update(weight=2), "weight"),
         (lambda plain: plain.update(neighbours=0), "neighbours"),
@@ -137,12 +137,12 @@ def test_a_folder_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
         (lambda plain: plain.update(photos=[]), "at least one"),
     ],
 )
-def test_a_damaged_datastore_is_named(tmp_path: Path, damage, told: str) -> None:
+def test_a_damaged_datastore_is_named(tmp_path: Path, damage, message: str) -> None:
     datastore_of("a dog runs").save(tmp_path / "mine")
     plain = json.loads((tmp_path / "mine" / "datastore.json").read_text())
     damage(plain)
     (tmp_path / "mine" / "datastore.json").write_text(json.dumps(plain))
-    with pytest.raises((CheckpointError, ConfigError), match=told):
+    with pytest.raises((CheckpointError, ConfigError), match=message):
         Datastore.read(tmp_path / "mine")
 
 

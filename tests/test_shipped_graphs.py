@@ -1,4 +1,4 @@
-"""The graphs that lie beside the shipped weights are theirs, and say what torch says of the example photos.
+"""The default model's graphs belong to its weights, and caption the example photos as torch does.
 
 After new weights, or a change to a network's code: `sightline export default`, and commit what it wrote.
 """
@@ -36,7 +36,7 @@ def test_the_shipped_folder_stays_small() -> None:
 
 
 @pytest.mark.parametrize("photo", PHOTOS, ids=lambda photo: photo.stem)
-def test_both_runtimes_say_the_same(photo: Path, captioners: list) -> None:
+def test_both_runtimes_give_the_same_captions(photo: Path, captioners: list) -> None:
     expected, found = (captioner.caption(photo, candidates=3) for captioner in captioners)
     assert [caption.text for caption in (found, *found.others)] == [
         caption.text for caption in (expected, *expected.others)
@@ -54,7 +54,7 @@ def captioners() -> list:
     return both
 
 
-def test_the_server_says_the_same_of_a_photo_alone_and_in_a_batch_and_loads_weights_once(
+def test_the_server_captions_a_photo_alone_as_in_a_batch_and_loads_weights_once(
     captioners: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sightline.serve.batching import CaptionWork
@@ -68,8 +68,10 @@ def test_the_server_says_the_same_of_a_photo_alone_and_in_a_batch_and_loads_weig
     photos = [work.prepare(path.read_bytes()) for path in PHOTOS]
     alone = [work.decode(work.encode([photo]), query)[0].caption for photo in photos]
     batch = work.decode([work.encode([photo])[0] for photo in photos], query)
-    assert [told.caption.text for told in batch] == [caption.text for caption in alone]
-    assert [told.caption.score for told in batch] == pytest.approx([caption.score for caption in alone], abs=1e-4)
+    assert [explanation.caption.text for explanation in batch] == [caption.text for caption in alone]
+    assert [explanation.caption.score for explanation in batch] == pytest.approx(
+        [caption.score for caption in alone], abs=1e-4
+    )
     assert [caption.text for caption in alone] == [captioners[1].caption(path).text for path in PHOTOS]
     weights = [captioner.backends[0].sessions["encoder"].weights for captioner in (whole, work.captioner)]
     assert weights[0]

@@ -3,9 +3,9 @@
     python results/tools/own_data.py --data flickr8k/ --weights tiny_vit_5m.safetensors --runs FOLDER
 
 Water is held back: a model is trained on the photos of which no caption mentions it, then fine-tuned on 500 that are
-full of it, or only reminded of them, and scored once on the test photos of water. Dogs are known to the model in the
-box: the val photos of dogs are one's own here, the test photos of dogs are scored. Weights of the memory and epochs are
-chosen on an eighth of one's own photos. What is finished in FOLDER is not done again.
+full of it, or given a datastore of them, and scored once on the test photos of water. Dogs are known to the default
+model: the val photos of dogs are one's own here, the test photos of dogs are scored. Weights of the datastore and
+epochs are chosen on an eighth of one's own photos. What is finished in FOLDER is not done again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def measure(model: str | Path, tuned: str | Path, data: Dataset, bench: Bench, w
         captioner = load(folder, runtime="torch")
         if name in which:
             captions[name] = bench.captions(captioner, data.examples("test"))
-        augmented = "memory" if name == "as it is" else "fine-tuned, memory"
+        augmented = "retrieval" if name == "as it is" else "fine-tuned, retrieval"
         if augmented in which:
             datastore = bench.datastore(captioner, data)
             weights[augmented] = datastore.contents.weight
@@ -157,9 +157,9 @@ def main(arguments: Sequence[str]) -> None:
 
 WAYS = {
     "as it is": "the model as it is",
-    "memory": "with a datastore, nothing trained",
+    "retrieval": "with a datastore, nothing trained",
     "fine-tuned": "fine-tuned",
-    "fine-tuned, memory": "fine-tuned, with a datastore",
+    "fine-tuned, retrieval": "fine-tuned, with a datastore",
 }
 
 
@@ -171,7 +171,7 @@ def blocks(values: dict[str, Any]) -> dict[str, str]:
     lines = [[label, *_cells(largest[way])] for way, label in WAYS.items() if way in largest]
     head = ["", "B4", "METEOR", "CIDEr-D (95 %)", "gain in CIDEr-D (95 %)"]
     by_size = [
-        [size, *(f"{found[way]['scores']['cider']:.1f}" for way in ("memory", "fine-tuned"))]
+        [size, *(f"{found[way]['scores']['cider']:.1f}" for way in ("retrieval", "fine-tuned"))]
         for size, found in sizes.items()
     ]
     return {
@@ -203,16 +203,16 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
     bench = Bench(base)
     start = [f"training.init={base}", f"encoder.weights={weights}"]
     by_size: dict[str, Any] = {}
-    fewer = ("as it is", "memory", "fine-tuned")
+    fewer = ("as it is", "retrieval", "fine-tuned")
     for size in SIZES:
         data = own_photos("water", flickr8k, evenly(wet["train"], size), wet["test"])
         tuned = fine_tuned(data, runs / f"water-{size}", start)
-        which = (*fewer, "fine-tuned, memory") if size == max(SIZES) else fewer
+        which = (*fewer, "fine-tuned, retrieval") if size == max(SIZES) else fewer
         by_size[str(size)] = measure(base, tuned, data, bench, which)
     kept = Dataset("others", flickr8k.root, {"test": evenly(dry["val"], OTHERS)}, flickr8k.report)
     datastore = bench.datastore(load(base, runtime="torch"), data)
     augmented = load(base, runtime="torch", datastore=datastore)
-    ways = {"as it is": load(base), "fine-tuned": load(tuned), "memory": augmented}
+    ways = {"as it is": load(base), "fine-tuned": load(tuned), "retrieval": augmented}
     others = {name: bench.captions(captioner, kept.examples("test")) for name, captioner in ways.items()}
     return {
         "photos": {"base": len(dry["train"]), "own": max(SIZES), "test": len(wet["test"]), "others": OTHERS},
@@ -227,7 +227,7 @@ def dogs(flickr8k: Dataset, runs: Path) -> dict[str, Any]:
     own, test = (about(DOGS, flickr8k.examples(split), MOST) for split in ("val", "test"))
     data = own_photos("dogs", flickr8k, own, test)
     tuned = fine_tuned(data, runs / "dogs", [])
-    which = ("as it is", "memory", "fine-tuned")
+    which = ("as it is", "retrieval", "fine-tuned")
     found = measure("default", tuned, data, Bench(load("default", runtime="torch").folders[0] or ""), which)
     return {"photos": {"own": len(own), "test": len(test)}, "ways": found}
 

@@ -238,7 +238,9 @@ class Captioner:
         if any(backend is None for backend in backends):
             return self, 1
         datastore = self.retriever.datastore if self.retriever else None
-        return Captioner([backend for backend in backends if backend is not None], datastore), threads
+        divided = Captioner([backend for backend in backends if backend is not None], datastore)
+        divided._loaded_from = self._loaded_from
+        return divided, threads
 
     @property
     def batch_size(self) -> int:

@@ -35,7 +35,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return model
 
 
-def test_graphs_beside_weights_say_what_torch_says(folder: Path) -> None:
+def test_graphs_with_external_data_caption_as_torch_does(folder: Path) -> None:
     expected, found = (load(folder, runtime=runtime).caption(pictures(), candidates=2) for runtime in ("torch", "auto"))
     assert load(folder).runtimes == ["onnxruntime, float32"]
     assert [caption.text for caption in found] == [caption.text for caption in expected]
@@ -47,7 +47,7 @@ def test_graphs_beside_weights_say_what_torch_says(folder: Path) -> None:
 
 def test_large_weights_are_in_one_file_only(folder: Path) -> None:
     header = tensor_slices(folder / "model.safetensors")
-    large = {name for name, place in header.items() if np.prod(place.shape) >= 2**10}
+    large = {name for name, found in header.items() if np.prod(found.shape) >= 2**10}
     read = {name for graph in Manifest.read(folder).graphs.values() for name in graph.external_data}
     assert read == large
     for name in ("encoder", "start", "step"):
@@ -58,9 +58,9 @@ def test_large_weights_are_in_one_file_only(folder: Path) -> None:
 def test_any_program_that_reads_onnx_finds_them(folder: Path) -> None:
     onnx.checker.check_model(str(folder / "encoder.onnx"), full_check=True)
     pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
-    theirs = onnxruntime.InferenceSession(str(folder / "encoder.onnx")).run(None, {"pixels": pixels})
-    ours = load(folder).backends[0].encode(pixels)
-    np.testing.assert_allclose(ours.grid, theirs[0], atol=1e-6)
+    reference = onnxruntime.InferenceSession(str(folder / "encoder.onnx")).run(None, {"pixels": pixels})
+    features = load(folder).backends[0].encode(pixels)
+    np.testing.assert_allclose(features.grid, reference[0], atol=1e-6)
 
 
 def test_other_weights_are_never_taken_for_them(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_other_weights_are_never_taken_for_them(folder: Path, tmp_path: Path, ca
 
 
 def test_a_folder_that_is_only_linked_to_works(folder: Path, tmp_path: Path) -> None:
-    """As the hub's client keeps models: every file a link to another place."""
+    """As the hub's client keeps models: every file a link to another folder."""
     for file in folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
     assert load(tmp_path, runtime="onnx").caption(pictures()[0]).text == load(folder).caption(pictures()[0]).text
@@ -93,17 +93,17 @@ def test_no_other_file_is_read(folder: Path, tmp_path: Path, entry: str) -> None
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(2**20))
     graph = onnx.load(model / "start.onnx", load_external_data=False)
-    own = next(
+    tensor_entry = next(
         tensor
         for tensor in graph.graph.initializer
         if tensor.name == "weights.decoder.blocks.0.cross_attention.key_value.weight"
     )
     other = onnx.TensorProto()
-    other.CopyFrom(own)
+    other.CopyFrom(tensor_entry)
     other.name = entry
     other.external_data[0].value = "../secret"
-    if entry == own.name:
-        own.CopyFrom(other)
+    if entry == tensor_entry.name:
+        tensor_entry.CopyFrom(other)
     else:
         graph.graph.initializer.append(other)
         graph.graph.node.append(make_node("Shape", [entry], ["unused"]))
@@ -112,7 +112,7 @@ def test_no_other_file_is_read(folder: Path, tmp_path: Path, entry: str) -> None
     values = json.loads((model / "sightline.json").read_text())
     values["graphs"]["start"] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (model / "sightline.json").write_text(json.dumps(values))
-    if entry == own.name:  # the name of the file is never looked at: the tensor comes from us
+    if entry == tensor_entry.name:  # the name of the file is never read: the tensor comes from us
         assert load(model).caption(pictures()[0]).text == load(folder).caption(pictures()[0]).text
     else:
         with pytest.raises(CheckpointError, match=r"wants other files read than sightline.json says"):
