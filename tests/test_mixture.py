@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_batches_of_equal_counts_stay_as_they_were() -> None:
     order = list(range(10))
     chance.shuffle(order)
     assert [photo for batch in loader._plan(0) for photo, _ in batch] == order
+
+
+def test_photos_with_too_few_captions_for_a_reward_are_left_out(tiny_flickr8k: Path) -> None:
+    from sightline.recipes.config import load_recipe
+    from sightline.training.setup import build_parts
+
+    changes = ["tokenizer.min_count=1", "encoder.image_size=16", "encoder.patch_size=8", "encoder.width=8"]
+    dataset = load_dataset(tiny_flickr8k)
+    few = [replace(example, captions=example.captions[:1]) for example in dataset.examples("train")[:3]]
+    mixed = replace(dataset, splits=dataset.splits | {"train": [*few, *dataset.examples("train")[3:]]})
+    changes += ["encoder.heads=2", "decoder.width=8", "decoder.heads=2"]
+    parts = build_parts(load_recipe("patch-transformer-word", [*changes, "data.min_captions=5"]), mixed)
+    assert len(parts.references) == len(parts.objects) == 5
+    with pytest.raises(ConfigError, match="no training photo has so many"):
+        build_parts(load_recipe("patch-transformer-word", [*changes, "data.min_captions=6"]), mixed)

@@ -36,6 +36,7 @@ class Section(BaseModel):
 class DataSection(Section):
     captions: Literal["random", "all", "fixed"] = "random"  # each epoch: n drawn anew, every one, always the first n
     captions_per_photo: Size = 1
+    min_captions: Size = 1  # train on photos with at least so many: rewards by few references are noisy
     by_length: bool = False  # batches of captions of one length (Show, Attend and Tell, section 4.3)
     augment: bool = False
     views: Size = 1  # how many views of a photo a frozen encoder's or teacher's cache has (1: the plain one)

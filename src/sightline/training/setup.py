@@ -100,7 +100,9 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     tokenizer = build_tokenizer(recipe, dataset)
     model = build_model(recipe, tokenizer)
     data, training = recipe.data, recipe.training
-    train = dataset.examples("train")
+    train = [example for example in dataset.examples("train") if len(example.captions) >= data.min_captions]
+    if not train:
+        raise ConfigError(f"data.min_captions={data.min_captions}: no training photo has so many; give a smaller one")
     val = first_of_each_source(dataset.examples("val"), training.val_photos)
     if not val:
         raise DataError(f"{dataset.name} in {dataset.root} has no val split: add a source that has one with --data")
