@@ -24,6 +24,7 @@ from serving import made_once, serving
 
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
+from sightline.explain.heatmap import scaled
 from sightline.io.images import open_image
 from sightline.serve.browser import PAGE, copy_page
 
@@ -204,6 +205,8 @@ def test_captions_are_those_of_python(browser: Any, url: str, python: Captioner)
                     assert one["text"] == other.text
                     assert one["confidence"] == pytest.approx(other.confidence, abs=2e-3)
                     np.testing.assert_allclose(one["attention"], other.attention, atol=2e-3)
+                heat_maps = scaled([word.attention for word in expected.words])
+                np.testing.assert_allclose([word["heatmap"] for word in result["words"]], heat_maps, atol=0.02)
                 texts.add(expected.text)
             picture = python.preprocesses[0].visible(open_image(data))
             square = np.array(found["square"]).reshape(*picture.size, 3)

@@ -23,10 +23,12 @@ pytest.importorskip("prometheus_client")
 
 from fastapi import FastAPI
 
+from sightline.decoding.options import DecodingOptions, user_options
 from sightline.errors import ConfigError
 from sightline.explain import Explanation
 from sightline.serve.app import create_app
 from sightline.serve.browser import BrowserModel
+from sightline.serve.schemas import CaptionOptions, ExplainOptions
 from sightline.serve.settings import Settings, make_settings
 from sightline.serve.site import PageFiles, Site
 from sightline.types import Caption, Word
@@ -88,6 +90,33 @@ def test_static_files_are_of_known_kinds_with_plain_names_and_no_links(tmp_path:
 def test_the_page_needs_its_model_folder(tmp_path: Path):
     with pytest.raises(ConfigError, match="not a folder"):
         Site(FastAPI(), BrowserModel(tmp_path / "none"))
+
+
+# -- the schema -------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_has_every_decoding_option_with_its_help():
+    properties = CaptionOptions.model_json_schema()["properties"]
+    assert {name: field["description"] for name, field in properties.items()} == {
+        option.name: option.help for option in user_options()
+    }
+    assert set(ExplainOptions.model_fields) == {*properties, "occlusion"}
+
+
+@pytest.mark.parametrize("options", [{"temperature": 2.0}, {"top_k": 5}, {"top_p": 0.5}])
+def test_the_schema_allows_what_decoding_allows_sampling_options_only_with_sample(options: dict[str, Any]):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = CaptionOptions.model_json_schema()
+    off = {"temperature": 1, "top_k": 0, "top_p": 1}
+    for given in (options, {**options, "sample": False}, {**options, "sample": True}, off):
+        try:
+            DecodingOptions(**given)
+        except ConfigError:
+            allowed = False
+        else:
+            allowed = True
+        assert allowed == bool(given.get("sample") or given is off)
+        assert jsonschema.Draft202012Validator(schema).is_valid(given) == allowed, given
 
 
 # -- the app, without a socket ----------------------------------------------------------------------------------------

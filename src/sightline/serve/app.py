@@ -31,6 +31,16 @@ DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this c
 
 ERRORS = {404: "there is nothing here: / has the page, /docs the API", 405: "not with this method: see /docs"}
 
+DESCRIPTION = """\
+Describes photos in one sentence, and shows where each word came from. Send a form with files, or JSON with base64:
+
+```sh
+curl -F photos=@dog.jpg -F beam=5 http://127.0.0.1:8000/v1/caption
+
+printf '{"photos": ["%s"]}' "$(base64 -w0 dog.jpg)" |
+  curl -H 'Content-Type: application/json' -d @- http://127.0.0.1:8000/v1/caption
+```"""
+
 Value = TypeVar("Value")
 
 
@@ -196,7 +206,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
 
     app = FastAPI(
         title="Sightline", version=__version__, openapi_url=None, redirect_slashes=False,
-        lifespan=lifespan, description="Describes photos in one sentence, and shows where each word came from.",
+        lifespan=lifespan, description=DESCRIPTION,
     )  # fmt: skip
     app.state.service = service
 
