@@ -217,6 +217,9 @@ def test_a_mixture_is_scored_together_and_each_source_alone(labelled: Dataset, t
     assert set(result.sources["flickr8k"]) == {"cider"}  # no labels there
     assert result.scores["cider"] != result.sources["coco"]["cider"]
     assert json.loads((tmp_path / "scores.json").read_text())["sources"] == result.sources
+    first = {mixed[number].name: "a dog" for number in (0, 1, 5, 6)}
+    few = evaluate(None, dataset, "train", captions=first, metrics=["cider"], limit=2)  # of each source
+    assert [image.source for image in few.images] == ["flickr8k", "flickr8k", "coco", "coco"]
 
 
 def test_people_are_scored_against_people(tiny_flickr8k_kept: Path):

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sightline.bulk.ray import connect, map_on_actors
-from sightline.data import load_datasets
+from sightline.data import first_of_each_source, load_datasets
 from sightline.errors import ConfigError
 from sightline.io.progress import meter
 from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.feature_cache import FeatureCache
-from sightline.training.setup import build_model, build_tokenizer, feature_cache, first_of_each_source
+from sightline.training.setup import build_model, build_tokenizer, feature_cache
 
 log = logging.getLogger("sightline.bulk")
 SHARE = 4096  # photos (or views) that an actor encodes at a time

@@ -74,7 +74,7 @@ def evaluate(
     max_length: MaxLength = None,
     settings: SetDecoding = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Evaluate only the first so many photos of the split.")
+        int | None, typer.Option("--limit", min=1, help="Evaluate only the first so many photos of each dataset.")
     ] = None,
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder, shards
 from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_images
-from sightline.data.mixture import mix
+from sightline.data.mixture import first_of_each_source, mix
 from sightline.data.objects import find_objects, read_objects, with_objects
 from sightline.data.reading import read_text
 from sightline.data.results import read_references, read_results, write_results
@@ -21,6 +21,7 @@ __all__ = [
     "Dataset",
     "Example",
     "Report",
+    "first_of_each_source",
     "load_dataset",
     "load_datasets",
     "mix",

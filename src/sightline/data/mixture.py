@@ -37,6 +37,14 @@ def mix(datasets: Sequence[Dataset]) -> Dataset:
     return Dataset("+".join(names), Path(datasets[0].root), splits, report)
 
 
+def first_of_each_source(examples: Sequence[Example], count: int) -> list[Example]:
+    """The first ``count`` photos of every source; all where it is 0."""
+    if not count:
+        return list(examples)
+    sources = dict.fromkeys(example.source for example in examples)
+    return [own for name in sources for own in [e for e in examples if e.source == name][:count]]
+
+
 def source_names(datasets: Sequence[Dataset]) -> list[str]:
     """Each dataset's own name; a number after it where several have the same."""
     seen: Counter[str] = Counter()

@@ -23,6 +23,7 @@ from sightline.data import (
     Dataset,
     Example,
     Report,
+    first_of_each_source,
     load_dataset,
     read_references,
     read_results,
@@ -134,12 +135,12 @@ def evaluate(
 
     ``captions`` (by example name) scores ready captions instead; ``metrics`` are all that can run if not given;
     ``objects`` is a file of object labels for CHAIR, otherwise one is found in the dataset's folder; ``options`` are
-    `DecodingOptions`; ``limit`` takes only the split's first photos; ``output`` is a folder for captions.json and
-    scores.json.
+    `DecodingOptions`; ``limit`` takes only the first photos of each source; ``output`` is a folder for captions.json
+    and scores.json.
     """
     scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
     dataset = _load(data, format, objects)
-    examples = dataset.examples(split)[:limit]
+    examples = first_of_each_source(dataset.examples(split), limit or 0)
     chair = wants_chair([example.objects for example in examples], metrics)
     if isinstance(captioner, str | Path):
         captioner = load(captioner)
@@ -183,7 +184,7 @@ def evaluate_people(
     dataset = _load(data, format, objects)
     draw = random.Random(seed)
     captions, examples = {}, []
-    for example in dataset.examples(split)[:limit]:
+    for example in first_of_each_source(dataset.examples(split), limit or 0):
         if len(example.captions) > 1:
             chosen = draw.randrange(len(example.captions))
             captions[example.name] = example.captions[chosen]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sightline.data import Dataset, Example, read_text
+from sightline.data import Dataset, Example, first_of_each_source, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.errors import CheckpointError, ConfigError, DataError, nearest
 from sightline.nn.caption_model import CaptionModel
@@ -147,14 +147,6 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         [example.captions for example in train],
         [example.objects for example in train],
     )
-
-
-def first_of_each_source(examples: Sequence[Example], count: int) -> list[Example]:
-    """The first ``count`` photos of every source; all where it is 0."""
-    if not count:
-        return list(examples)
-    sources = dict.fromkeys(example.source for example in examples)
-    return [own for name in sources for own in [e for e in examples if e.source == name][:count]]
 
 
 def photo_weights(examples: Sequence[Example], weights: dict[str, float]) -> list[float] | None:

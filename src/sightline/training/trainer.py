@@ -267,7 +267,10 @@ class Trainer:
             self.progress |= {"best": value, "best_epoch": record["epoch"]}
             if self.accelerator.is_main_process:
                 every, trained = self.model.count()
-                facts = {"val": record, "parameters": every, "trained": trained, "seed": self.settings.seed}
+                facts = {
+                    "val": record, "parameters": every, "trained": trained, "seed": self.settings.seed,
+                    "train_photos": len(self.parts.references),
+                }  # fmt: skip
                 save_checkpoint(self.output, self.parts.checkpoint(facts))
 
     @torch.no_grad()
