@@ -140,7 +140,7 @@ def test_flickr30k_results_csv_with_its_broken_row(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path)
     found = {e.name: e.captions for split in dataset.splits.values() for e in split}
     assert found[EVERY[0].name] == (*EVERY[0].captions, "a | b")
-    assert dataset.report.counts == {"mended_row": 1, "unreadable_row": 1}
+    assert dataset.report.counts == {"repaired_row": 1, "unreadable_row": 1}
 
 
 # COCO
@@ -305,9 +305,9 @@ def test_faults_are_all_described() -> None:
 def test_one_fault_is_told_in_the_singular(fault: str) -> None:
     report = Report()
     report.add(fault, "x")
-    assert not re.search(r"\b(rows|images|names|captions|entries|are|were|do|have)\b", report.said(fault))
+    assert not re.search(r"\b(rows|images|names|captions|entries|are|were|do|have)\b", report.describe(fault))
     report.add(fault, "y")
-    assert report.said(fault) == f"2 {FAULTS[fault]}"
+    assert report.describe(fault) == f"2 {FAULTS[fault]}"
 
 
 def test_a_dataset_here_is_told_by_its_name(

@@ -89,7 +89,7 @@ def test_faults_of_a_table(tmp_path: Path) -> None:
     report = load_dataset(tmp_path).report
     assert report.counts == {
         "two_files": 12,
-        "mended_row": 1,
+        "repaired_row": 1,
         "unreadable_row": 2,
         "empty_caption": 1,
         "escaping_name": 1,

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sightline.data.builder import DatasetBuilder, add_karpathy_rows
 from sightline.data.dataset import Dataset
-from sightline.data.gathering import Gathering
 from sightline.data.reading import find_file, folders_under, objects, read_json
-from sightline.data.rows import add_karpathy_rows
 from sightline.errors import DataError
 from sightline.io.files import printable
 
@@ -28,13 +27,13 @@ def load(path: Path, seed: int) -> Dataset:
     karpathy, annotations = find_file(path, KARPATHY), _annotation_files(path)
     if karpathy is None and not annotations:
         raise DataError(f"{printable(path)} is not COCO: neither {KARPATHY} nor captions_train2017.json lies there")
-    gathering = Gathering("coco", path, held_out=1 / 25, skip_folders=UNCAPTIONED)  # 5,000 of about 123,000
+    builder = DatasetBuilder("coco", path, held_out=1 / 25, skip_folders=UNCAPTIONED)  # 5,000 of about 123,000
     if karpathy is not None:
-        add_karpathy_rows(gathering, karpathy)
+        add_karpathy_rows(builder, karpathy)
     else:
         for file in annotations:
-            _add_annotations(gathering, file)
-    return gathering.finish(seed)
+            _add_annotations(builder, file)
+    return builder.finish(seed)
 
 
 def _annotation_files(root: Path) -> list[Path]:
@@ -49,7 +48,7 @@ def _annotation_files(root: Path) -> list[Path]:
     return years[max(years, key=lambda year: (year in here, year))] if years else []
 
 
-def _add_annotations(gathering: Gathering, path: Path) -> None:
+def _add_annotations(builder: DatasetBuilder, path: Path) -> None:
     content = read_json(path)
     split = "train" if "train" in path.name else "val"
     files: dict[object, str] = {}
@@ -57,13 +56,13 @@ def _add_annotations(gathering: Gathering, path: Path) -> None:
         try:
             files[image["id"]] = str(image["file_name"])
         except (KeyError, TypeError):
-            gathering.report.add("unreadable_row", f"{path.name} image {position}")
+            builder.report.add("unreadable_row", f"{path.name} image {position}")
     for position, row in enumerate(objects(content, "annotations", path)):
         where = f"{path.name} annotation {position}"
         try:
             number, caption = row["image_id"], row["caption"]
             file = files[number]
         except (KeyError, TypeError):
-            gathering.report.add("unreadable_row", where)
+            builder.report.add("unreadable_row", where)
             continue
-        gathering.add(file, caption, where=where, number=str(row.get("id", "")), split=split, name=str(number))
+        builder.add(file, caption, where=where, number=str(row.get("id", "")), split=split, name=str(number))

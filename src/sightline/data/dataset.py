@@ -28,7 +28,7 @@ SPLIT_NAMES = {
 # Each fault with the words the report uses for it, in the order it lists them.
 FAULTS = {
     "unreadable_row": "rows could not be read and were left out",
-    "mended_row": "rows lacked a separator and were mended",
+    "repaired_row": "rows lacked a separator and were repaired",
     "escaping_name": "image names point outside the dataset and were left out",
     "missing_image": "captioned images do not exist and were left out",
     "empty_caption": "captions are empty and were left out",
@@ -78,7 +78,7 @@ class Report:
     def ok(self) -> bool:
         return not self.counts
 
-    def said(self, fault: str) -> str:
+    def describe(self, fault: str) -> str:
         """One fault in words: how many there are, and what became of them."""
         count, words = self.counts[fault], FAULTS[fault]
         return f"{count:,} " + (words if count != 1 else " ".join(ONE.get(word, word) for word in words.split()))
@@ -89,7 +89,7 @@ class Report:
             if fault in self.counts:
                 shown = self.examples[fault][:3]
                 more = ", …" if self.counts[fault] > len(shown) else ""
-                lines.append(f"  {self.said(fault)}: {', '.join(shown)}{more}")
+                lines.append(f"  {self.describe(fault)}: {', '.join(shown)}{more}")
         return "\n".join(lines)
 
 
@@ -116,7 +116,7 @@ class Dataset:
 
 
 def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> list[Failure]:
-    """Decode every photo once; those that do not open, and why. ``progress`` is told (done, total)."""
+    """Decode every photo once; those that do not open, and why. ``progress`` is called with (done, total)."""
     from sightline.errors import ImageError
     from sightline.io.images import open_image
 

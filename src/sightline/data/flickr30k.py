@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sightline.data.builder import DatasetBuilder, add_karpathy_rows, add_token_rows, assign_lists
 from sightline.data.dataset import Dataset
-from sightline.data.gathering import Gathering
 from sightline.data.reading import find_file, read_lines
-from sightline.data.rows import add_karpathy_rows, add_token_rows, assign_lists
 from sightline.errors import DataError
 from sightline.io.files import printable
 
@@ -28,16 +27,16 @@ def load(path: Path, seed: int) -> Dataset:
     file = _captions_file(path)
     if file is None:
         raise DataError(f"{printable(path)} is not Flickr30k: none of {KARPATHY}, {TOKENS} and {TABLE} lies there")
-    gathering = Gathering("flickr30k", path, held_out=1 / 31)  # about the public 1,014 and 1,000 of 31,783
+    builder = DatasetBuilder("flickr30k", path, held_out=1 / 31)  # about the public 1,014 and 1,000 of 31,783
     if file.name == KARPATHY:
-        add_karpathy_rows(gathering, file)
+        add_karpathy_rows(builder, file)
     else:
         if file.name == TOKENS:
-            add_token_rows(gathering, file)
+            add_token_rows(builder, file)
         else:
-            _add_table(gathering, file)
-        assign_lists(gathering, path, LISTS)
-    return gathering.finish(seed)
+            _add_table(builder, file)
+        assign_lists(builder, path, LISTS)
+    return builder.finish(seed)
 
 
 def _captions_file(root: Path) -> Path | None:
@@ -49,8 +48,8 @@ def _captions_file(root: Path) -> Path | None:
     return file
 
 
-def _add_table(gathering: Gathering, path: Path) -> None:
-    """``image| number| caption`` rows; one of the published file lacks its second bar and is mended."""
+def _add_table(builder: DatasetBuilder, path: Path) -> None:
+    """``image| number| caption`` rows; one of the published file lacks its second bar and is repaired."""
     for line_number, line in read_lines(path):
         if line_number == 1 or not line.strip():
             continue
@@ -58,6 +57,6 @@ def _add_table(gathering: Gathering, path: Path) -> None:
         image, *parts = line.split("|", 2)
         if len(parts) == 1 and (broken := re.fullmatch(r"\s*(\d+)\s+(.+)", parts[0])):
             parts = list(broken.groups())
-            gathering.report.add("mended_row", where)
+            builder.report.add("repaired_row", where)
         number, caption = parts if len(parts) == 2 else ("", None)
-        gathering.add(image, caption, where=where, number=number.strip())
+        builder.add(image, caption, where=where, number=number.strip())

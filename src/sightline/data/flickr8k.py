@@ -9,10 +9,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from sightline.data.builder import DatasetBuilder, add_karpathy_rows, add_token_rows, assign_lists
 from sightline.data.dataset import Dataset
-from sightline.data.gathering import Gathering
 from sightline.data.reading import find_file, read_lines
-from sightline.data.rows import add_karpathy_rows, add_token_rows, assign_lists
 from sightline.errors import DataError
 from sightline.io.files import printable
 
@@ -32,16 +31,16 @@ def load(path: Path, seed: int) -> Dataset:
     file = _captions_file(root)
     if file is None:
         raise DataError(f"{printable(path)} is not Flickr8k: neither {TOKENS} nor {TABLE} (image,caption) lies there")
-    gathering = Gathering("flickr8k", root)
+    builder = DatasetBuilder("flickr8k", root)
     if file.name == KARPATHY:
-        add_karpathy_rows(gathering, file)
+        add_karpathy_rows(builder, file)
     else:
         if file.name == TOKENS:
-            add_token_rows(gathering, file)
+            add_token_rows(builder, file)
         else:
-            _add_table(gathering, file)
-        assign_lists(gathering, root, LISTS)
-    return gathering.finish(seed)
+            _add_table(builder, file)
+        assign_lists(builder, root, LISTS)
+    return builder.finish(seed)
 
 
 def _root(path: Path) -> Path:
@@ -59,7 +58,7 @@ def _captions_file(root: Path) -> Path | None:
     return file
 
 
-def _add_table(gathering: Gathering, path: Path) -> None:
+def _add_table(builder: DatasetBuilder, path: Path) -> None:
     """``image,caption`` rows, one line each: a stray quotation mark must not swallow the lines after it."""
     for line_number, line in read_lines(path):
         if line_number == 1 or not line.strip():
@@ -68,7 +67,7 @@ def _add_table(gathering: Gathering, path: Path) -> None:
         try:
             image, *parts = next(csv.reader([line]))
         except csv.Error:
-            gathering.report.add("unreadable_row", where)
+            builder.report.add("unreadable_row", where)
             continue
         caption = ",".join(parts) if parts else None
-        gathering.add(image, caption, where=where, number=str(line_number))
+        builder.add(image, caption, where=where, number=str(line_number))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
-from sightline.data.gathering import Gathering
 from sightline.data.reading import read_lines
 from sightline.errors import DataError
 from sightline.io.files import printable, walk_images
@@ -47,16 +47,16 @@ def detect(path: Path) -> bool:
 def load(path: Path, seed: int) -> Dataset:
     root = path.parent if path.is_file() else path
     tables = _tables(path)
-    gathering = Gathering("folder", root)
+    builder = DatasetBuilder("folder", root)
     for table in tables:
-        rows = _json_rows(table, gathering) if not table.delimiter else _text_rows(table, gathering)
+        rows = _json_rows(table, builder) if not table.delimiter else _text_rows(table, builder)
         for where, image, captions, split in rows:
             image = str(PurePosixPath(table.base, image.strip())) if image.strip() else ""
             for caption in captions if isinstance(captions, list) and captions else [captions]:
-                gathering.add(image, caption, where=where, split=table.split or split)
+                builder.add(image, caption, where=where, split=table.split or split)
     if not tables:
-        _add_sidecars(gathering)
-    return gathering.finish(seed)
+        _add_sidecars(builder)
+    return builder.finish(seed)
 
 
 def _tables(path: Path) -> list[Table]:
@@ -107,7 +107,7 @@ def _named(names: list[str], known: tuple[str, ...]) -> str:
     return next((plain[name] for name in known if name in plain), "")
 
 
-def _text_rows(table: Table, gathering: Gathering) -> Iterator[tuple[str, str, Any, str]]:
+def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:
     with table.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=table.delimiter)
         names = next(row for row in reader if row)
@@ -120,18 +120,18 @@ def _text_rows(table: Table, gathering: Gathering) -> Iterator[tuple[str, str, A
             except StopIteration:
                 return
             except csv.Error:
-                gathering.report.add("unreadable_row", where)
+                builder.report.add("unreadable_row", where)
                 continue
             if len(row) > len(names) and caption == len(names) - 1:  # commas of the caption, not quoted
                 row[caption:] = [table.delimiter.join(row[caption:])]
-                gathering.report.add("mended_row", where)
+                builder.report.add("repaired_row", where)
             if row and len(row) != len(names):
-                gathering.report.add("unreadable_row", where)
+                builder.report.add("unreadable_row", where)
             elif row:
                 yield where, row[image], row[caption], row[split] if split is not None else ""
 
 
-def _json_rows(table: Table, gathering: Gathering) -> Iterator[tuple[str, str, Any, str]]:
+def _json_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:
     for line_number, line in read_lines(table.path):
         if line.strip():
             row = _json_object(line)
@@ -152,10 +152,10 @@ def _sidecar(image: Path) -> Path:
     return image.with_suffix(".txt")
 
 
-def _add_sidecars(gathering: Gathering) -> None:
-    for name, image in gathering.images.by_path.items():
+def _add_sidecars(builder: DatasetBuilder) -> None:
+    for name, image in builder.images.by_path.items():
         text = _sidecar(image)
         if text.is_file():
             lines = [line for _, line in read_lines(text) if line.strip()]
             for caption in lines or [""]:
-                gathering.add(name, caption, where=text.name)
+                builder.add(name, caption, where=text.name)

@@ -27,7 +27,7 @@ PhotoSource = Callable[[Sequence[int], random.Random], Photos]
 
 @dataclass(frozen=True)
 class Batch:
-    """B photos and (B*K, T) tokens, start first; a caption that is all padding is a place left empty.
+    """B photos and (B*K, T) tokens, start first; a caption that is all padding is missing.
 
     The two counts are those of the whole batch over all processes, divided by the number of processes: a sum of losses
     divided by them and averaged over processes is the mean over the whole batch.
@@ -61,19 +61,19 @@ class PixelPhotos:
         self.paths = [example.image for example in examples]
         self.preprocess, self.augment, self.views = preprocess, augment, views
 
-    def __call__(self, indices: Sequence[int], chance: random.Random) -> Tensor:
+    def __call__(self, indices: Sequence[int], rng: random.Random) -> Tensor:
         if self.views == 1:
-            return torch.stack([self._pixels(index, chance) for index in indices])
-        drawn = [chance.randrange(self.views) for _ in indices]  # as `CachedPhotos` draws them for the teacher
+            return torch.stack([self._pixels(index, rng) for index in indices])
+        drawn = [rng.randrange(self.views) for _ in indices]  # as `CachedPhotos` draws them for the teacher
         return torch.stack(
             [view_pixels(self.preprocess, self.paths[photo], view) for photo, view in zip(indices, drawn)]
         )
 
-    def _pixels(self, index: int, chance: random.Random) -> Tensor:
+    def _pixels(self, index: int, rng: random.Random) -> Tensor:
         image = open_image(self.paths[index])
         if not self.augment:
             return self.preprocess(image)
-        return self.preprocess.augmented(image, torch.Generator().manual_seed(chance.getrandbits(63)))
+        return self.preprocess.augmented(image, torch.Generator().manual_seed(rng.getrandbits(63)))
 
 
 class CachedPhotos:
@@ -82,17 +82,17 @@ class CachedPhotos:
     def __init__(self, cache: Any):
         self.cache = cache
 
-    def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
-        return self.cache.features(indices, [chance.randrange(self.cache.views) for _ in indices])
+    def __call__(self, indices: Sequence[int], rng: random.Random) -> ImageFeatures:
+        return self.cache.features(indices, [rng.randrange(self.cache.views) for _ in indices])
 
 
 class BlankPhotos:
-    """No photos: one empty place each, so that a decoder can learn the language from captions alone."""
+    """No photos: one empty grid cell each, so that a decoder can learn the language from captions alone."""
 
     def __init__(self, dimension: int):
         self.dimension = dimension
 
-    def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
+    def __call__(self, indices: Sequence[int], rng: random.Random) -> ImageFeatures:
         pooled = torch.zeros(len(indices), self.dimension)
         return ImageFeatures(pooled[:, None], pooled, 1, 1)
 
@@ -146,14 +146,14 @@ class CaptionLoader:
 
     def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
         """Batches of (photo, its chosen captions)."""
-        chance = random.Random(f"{self.seed}/{epoch}")
-        chosen = [(photo, self._choose(photo, chance)) for photo in self._photos(chance)]
+        rng = random.Random(f"{self.seed}/{epoch}")
+        chosen = [(photo, self._choose(photo, rng)) for photo in self._photos(rng)]
         if self.by_length:
-            return self._by_length([(photo, [caption]) for photo, picks in chosen for caption in picks], chance)
-        chance.shuffle(chosen)
-        return self._by_count(chosen, chance)
+            return self._by_length([(photo, [caption]) for photo, picks in chosen for caption in picks], rng)
+        rng.shuffle(chosen)
+        return self._by_count(chosen, rng)
 
-    def _photos(self, chance: random.Random) -> list[int]:
+    def _photos(self, rng: random.Random) -> list[int]:
         """The photos of an epoch. One of weight 2.3 comes twice, and a third time in three epochs of ten."""
         if self.weights is None:
             return list(range(len(self.captions)))
@@ -161,12 +161,10 @@ class CaptionLoader:
         for weight in sorted(set(self.weights)):
             group = [photo for photo, own in enumerate(self.weights) if own == weight]
             whole = int(weight)
-            photos += group * whole + chance.sample(group, round((weight - whole) * len(group)))
+            photos += group * whole + rng.sample(group, round((weight - whole) * len(group)))
         return photos
 
-    def _by_count(
-        self, chosen: list[tuple[int, list[int]]], chance: random.Random
-    ) -> list[list[tuple[int, list[int]]]]:
+    def _by_count(self, chosen: list[tuple[int, list[int]]], rng: random.Random) -> list[list[tuple[int, list[int]]]]:
         """Batches whose photos have equally many captions: none is padded with empty ones.
 
         A batch is so many photos, whatever the number of their captions. So a photo with five captions weighs as much
@@ -181,21 +179,19 @@ class CaptionLoader:
             full += [batch for batch in batches if len(batch) == self.batch_size]
             rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
         batches = full + _cut(rest, self.batch_size)
-        chance.shuffle(batches)
+        rng.shuffle(batches)
         return batches
 
-    def _choose(self, photo: int, chance: random.Random) -> list[int]:
+    def _choose(self, photo: int, rng: random.Random) -> list[int]:
         count = len(self.captions[photo])
         if self.choice == "all":
             return list(range(count))
         wanted = min(self.per_photo, count)
-        return chance.sample(range(count), wanted) if self.choice == "random" else list(range(wanted))
+        return rng.sample(range(count), wanted) if self.choice == "random" else list(range(wanted))
 
-    def _by_length(
-        self, pairs: list[tuple[int, list[int]]], chance: random.Random
-    ) -> list[list[tuple[int, list[int]]]]:
+    def _by_length(self, pairs: list[tuple[int, list[int]]], rng: random.Random) -> list[list[tuple[int, list[int]]]]:
         """Batches whose captions have one length (the last ones of a length share a batch with their neighbours)."""
-        chance.shuffle(pairs)
+        rng.shuffle(pairs)
         lengths: dict[int, list[tuple[int, list[int]]]] = {}
         for photo, picks in pairs:
             lengths.setdefault(len(self.captions[photo][picks[0]]), []).append((photo, picks))
@@ -205,7 +201,7 @@ class CaptionLoader:
             full += [batch for batch in batches if len(batch) == self.batch_size]
             rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
         batches = full + _cut(rest, self.batch_size)
-        chance.shuffle(batches)
+        rng.shuffle(batches)
         return batches
 
     def build(self, epoch: int, number: int, plan: list[tuple[int, list[int]]]) -> Batch:
@@ -214,16 +210,16 @@ class CaptionLoader:
         # Every process takes its share of the photos; a process may be left with none of a small last batch.
         mine = plan[self.process :: self.processes] or plan[:1]
         idle = len(plan) <= self.process
-        chance = f"{self.seed}/{epoch}/{number}/{self.process}"
+        rng = f"{self.seed}/{epoch}/{number}/{self.process}"
         indices = [photo for photo, _ in mine]
         captions = [[] if idle else [self.captions[photo][pick] for pick in picks] for photo, picks in mine]
         return Batch(
-            photos=self.source(indices, random.Random(chance)),
+            photos=self.source(indices, random.Random(rng)),
             tokens=pad_captions(captions, self.pad),
             indices=tuple(indices),
             token_count=tokens / self.processes,
             caption_count=count / self.processes,
-            teacher=self.teacher(indices, random.Random(chance)) if self.teacher else None,  # the same views
+            teacher=self.teacher(indices, random.Random(rng)) if self.teacher else None,  # the same views
         )
 
 
@@ -244,8 +240,8 @@ def pad_captions(captions: Sequence[Sequence[Sequence[int]]], pad: int) -> Tenso
     longest = max([len(ids) for photo in captions for ids in photo], default=2)
     tokens = torch.full((len(captions) * most, longest), pad, dtype=torch.long)
     for photo, rows in enumerate(captions):
-        for place, ids in enumerate(rows):
-            tokens[photo * most + place, : len(ids)] = torch.as_tensor(ids)
+        for index, ids in enumerate(rows):
+            tokens[photo * most + index, : len(ids)] = torch.as_tensor(ids)
     return tokens
 
 

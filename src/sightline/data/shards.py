@@ -1,7 +1,7 @@
 """Photos with captions in WebDataset shards: ``*.tar`` in a folder, or in its ``train/``, ``val/`` and ``test/``.
 
 A sample's captions are the lines of its ``.txt``, or ``caption`` or ``captions`` of its ``.json``. Photos stay where
-they are and are read one by one, so shards may be far larger than memory; only captions and places are kept.
+they are and are read one by one, so shards may be far larger than memory; only captions and byte ranges are kept.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
-from sightline.data.gathering import Gathering
 from sightline.data.tar import is_shard, key_and_suffix, members
 from sightline.errors import DataError
 from sightline.io.files import FileSlice, is_image_path, printable
@@ -45,15 +45,15 @@ def load(path: Path, seed: int) -> Dataset:
     root = path.parent if path.is_file() else path
     shards = [(path, "")] if path.is_file() else _find(path)
     index = ShardIndex()
-    gathering = Gathering("shards", root, images=index)
+    builder = DatasetBuilder("shards", root, images=index)
     for shard, split in track(shards, "listing shards", len(shards)):
-        for name, photo, captions in _samples(shard, root, gathering):
+        for name, photo, captions in _samples(shard, root, builder):
             index.by_path[name] = photo
             for caption in captions:
-                gathering.add(name, caption, where=f"{shard.name}", split=split)
+                builder.add(name, caption, where=f"{shard.name}", split=split)
     if not index.by_path:
         raise DataError(f"no photo lies in the shards of {printable(path)}: name another folder")
-    return gathering.finish(seed)
+    return builder.finish(seed)
 
 
 def _find(folder: Path) -> list[tuple[Path, str]]:
@@ -65,11 +65,11 @@ def _find(folder: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _samples(shard: Path, root: Path, gathering: Gathering) -> Iterator[tuple[str, FileSlice, list[Any]]]:
+def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple[str, FileSlice, list[Any]]]:
     """Each photo with its name in the dataset and its captions."""
     relative = shard.relative_to(root).as_posix()
     with shard.open("rb") as file:
-        entries = (entry for entry in _entries(file, relative, gathering) if entry.isreg())
+        entries = (entry for entry in _entries(file, relative, builder) if entry.isreg())
         for _, sample in groupby(entries, key=lambda entry: key_and_suffix(entry.name)[0]):
             photos, captions, facts = [], [], []
             for entry in sample:
@@ -83,14 +83,14 @@ def _samples(shard: Path, root: Path, gathering: Gathering) -> Iterator[tuple[st
                     facts += _described(_content(file, entry))
             for entry in photos[:1]:
                 name = f"{relative}::{entry.name}"
-                place = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{entry.name}")
-                yield name, place, captions or facts
+                image = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{entry.name}")
+                yield name, image, captions or facts
 
 
-def _entries(file: BinaryIO, name: str, gathering: Gathering) -> Iterator[tarfile.TarInfo]:
+def _entries(file: BinaryIO, name: str, builder: DatasetBuilder) -> Iterator[tarfile.TarInfo]:
     for entry in members(file, name):
         if isinstance(entry, Failure):
-            gathering.note(f"{entry.source} {entry.reason}")
+            builder.note(f"{entry.source} {entry.reason}")
         else:
             yield entry
 

@@ -1,7 +1,7 @@
 """WebDataset shards, as img2dataset makes them: tar files of samples, each a photo with its text and facts.
 
 A sample's files share a key, the name up to its first dot: ``000012.jpg``, ``000012.txt``, ``000012.json``. Reading
-survives a damaged shard: what lies behind the damage is found again by its headers, and the damage is told.
+survives a damaged shard: what lies behind the damage is found again by its headers, and the damage is reported.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def check_part(section: Literal["encoder", "decoder"], values: Mapping[str, Any]
 
 
 def _apply(values: dict[str, Any], override: str) -> str | None:
-    """Put one ``section.key=value`` in place; returns the fault, if any."""
+    """Apply one ``section.key=value``; returns the fault, if any."""
     path, equals, text = override.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and section and key):
@@ -312,7 +312,7 @@ def _apply(values: dict[str, Any], override: str) -> str | None:
 
 
 def _other_options(section: str, before: Any, after: Any) -> bool:
-    """Whether a part of another name takes other options; the pretrained encoders share theirs."""
+    """Whether a part of another name takes other options; the pretrained encoders share their options."""
     if section == "encoder":
         return "patches" in (before, after) and before != after
     return section in ("tokenizer", "decoder", "objective") and before != after
@@ -322,23 +322,23 @@ def _fault(item: Any, values: Mapping[str, Any]) -> str:
     """One pydantic error as a phrase, with the nearest valid name where a name is wrong."""
     where = [str(part) for part in item["loc"]]
     model = _model_of(where, values)
-    place = ".".join(part for part in where if part not in {"patches", "pretrained"})
+    key = ".".join(part for part in where if part not in {"patches", "pretrained"})
     if len(where) == 3 and where[0] in ("decoder", "objective", "encoder"):  # pydantic inserts the union's tag
-        place = f"{where[0]}.{where[2]}"
+        key = f"{where[0]}.{where[2]}"
     if item["type"] == "extra_forbidden":
         fields = [info.alias or name for name, info in model.model_fields.items()] if model else []
-        return f"unknown key {place!r}{nearest(place.split('.')[-1], fields)}"
+        return f"unknown key {key!r}{nearest(key.split('.')[-1], fields)}"
     if item["type"] in ("union_tag_invalid", "literal_error"):
         expected = [part.strip("' ") for part in str(item["ctx"].get("expected_tags") or item["ctx"]["expected"])
                     .replace(" or ", ", ").split(",")]  # fmt: skip
         got = item["input"].get("name") if isinstance(item["input"], Mapping) else item["input"]
-        key = f"{place}.name" if item["type"] == "union_tag_invalid" else place
+        key = f"{key}.name" if item["type"] == "union_tag_invalid" else key
         return f"{key} is {got!r}{nearest(str(got), expected)}; choose from {', '.join(expected)}"
     if item["type"] == "missing":
-        return f"{place} is missing"
+        return f"{key} is missing"
     if item["type"] == "union_tag_not_found":
-        return f"{place}.name is missing"
-    return f"{place or 'recipe'}: {item['msg'][:1].lower()}{item['msg'][1:]}, got {item['input']!r}"
+        return f"{key}.name is missing"
+    return f"{key or 'recipe'}: {item['msg'][:1].lower()}{item['msg'][1:]}, got {item['input']!r}"
 
 
 def _model_of(where: list[str], values: Mapping[str, Any]) -> type[Section] | None:

@@ -49,8 +49,10 @@ def epoch_line(record: dict[str, Any]) -> str:
         NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
     }
-    told = {key: 100 * value if key in NAMES else value for key, value in record.items()}  # scores as in the tables
-    parts = [f"{label} {form.format(told[key])}" for label, (key, form) in shown.items() if key in told]
+    shown_values = {
+        key: 100 * value if key in NAMES else value for key, value in record.items()
+    }  # scores as in the tables
+    parts = [f"{label} {form.format(shown_values[key])}" for label, (key, form) in shown.items() if key in shown_values]
     for source, scores in record.get("sources", {}).items():
         parts.append(f"{source} {100 * scores['cider']:.1f}")
     return f"epoch {record['epoch'] + 1}: " + ", ".join(parts) + ("  (best so far)" if record.get("best") else "")

@@ -111,8 +111,8 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     train_captions = [example.captions for example in train]
     taught = teacher_photos(teacher, train, data.views if data.augment else 1) if teacher else None
     if teacher and taught and isinstance(recipe.objective, Distillation) and recipe.objective.captions:
-        own = teacher_captions(teacher, taught, recipe.objective.captions)
-        train_captions = [(*human, *more) for human, more in zip(train_captions, own)]
+        extra = teacher_captions(teacher, taught, recipe.objective.captions)
+        train_captions = [(*human, *more) for human, more in zip(train_captions, extra)]
     if data.text is not None:
         if training.metric != "loss":
             raise ConfigError("data.text trains on captions without photos: set training.metric=loss")
@@ -185,7 +185,7 @@ def photo_source(
 def feature_cache(
     model: CaptionModel, examples: Sequence[Example], recipe: Recipe, augment: bool
 ) -> FeatureCache | None:
-    """The cache a run will look for, filled or not; None where it sees pixels."""
+    """The cache a run reads, filled or not; None where it trains on pixels."""
     if model.encoder.trained or not recipe.data.cache:
         return None
     views = recipe.data.views if augment else 1

@@ -203,9 +203,9 @@ class Trainer:
 
     def _check_finite(self, value: torch.Tensor) -> None:
         if not bool(torch.isfinite(value)):
-            place = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
+            where = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
             raise SightlineError(
-                f"the loss is {float(value.detach())} in {place}: training stopped, "
+                f"the loss is {float(value.detach())} in {where}: training stopped, "
                 f"{self.output} keeps the last good checkpoint; "
                 "lower training.learning_rate or set training.clip, then --resume"
             )

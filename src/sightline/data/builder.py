@@ -1,14 +1,15 @@
-"""From caption rows to a checked dataset: look each image up, note every fault, split. All formats end here."""
+"""From caption rows to a checked dataset: find each image, note every fault, split. All formats end here."""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from sightline.data.dataset import SPLIT_NAMES, SPLITS, Dataset, Example, Report
+from sightline.data.reading import find_file, objects, read_json, read_lines
 from sightline.errors import DataError
 from sightline.io.files import FileSlice, counted, printable, walk_images
 
@@ -57,7 +58,7 @@ class Index(Protocol):
     def escapes(self, name: str) -> bool: ...
 
 
-class Gathering:
+class DatasetBuilder:
     """Takes rows in whatever order a format publishes them; `finish` makes the dataset."""
 
     def __init__(
@@ -123,25 +124,25 @@ class Gathering:
         splits = self._splits(seed)
         for split in SPLITS if set(self.published) != {"train"} else ("train",):
             if not splits[split]:
-                raise DataError(f"the {split} split of {self.place} is empty: {self._why()}")
+                raise DataError(f"the {split} split of {self.location} is empty: {self._why()}")
         examples = {
             split: sorted((self._example(path) for path in splits[split]), key=lambda example: example.name)
             for split in SPLITS
         }
         sizes = ", ".join(f"{len(examples[split]):,} {split}" for split in SPLITS)
         total = sum(len(example.captions) for split in SPLITS for example in examples[split])
-        self.report.title = f"{self.name} in {self.place}: {sizes} photos, {counted(total, 'caption')}"
+        self.report.title = f"{self.name} in {self.location}: {sizes} photos, {counted(total, 'caption')}"
         return Dataset(self.name, self.root, examples, self.report)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it lies, by a name that says so from anywhere: "." does not."""
         return printable(self.root if self.root.name not in ("", "..") else self.root.resolve())
 
     def note(self, text: str) -> None:
         """A decision worth knowing: into the report, and announced at once."""
         self.report.notes.append(text)
-        log.warning("%s: %s", self.place, text)
+        log.warning("%s: %s", self.location, text)
 
     def _locate(self, image: str) -> Image | None:
         paths = [] if self.images.escapes(image) else self.images.find(image)
@@ -201,4 +202,40 @@ class Gathering:
         if self.report.ok:
             return "add photos with captions"
         fault = max(self.report.counts, key=self.report.counts.__getitem__)
-        return f"{self.report.said(fault)}, such as {self.report.examples[fault][0]}"
+        return f"{self.report.describe(fault)}, such as {self.report.examples[fault][0]}"
+
+
+def add_token_rows(builder: DatasetBuilder, path: Path) -> None:
+    """``photo.jpg#0<tab>caption``, as Flickr8k and Flickr30k were first published."""
+    for line_number, line in read_lines(path):
+        if not line.strip():
+            continue
+        key, _, caption = line.partition("\t")
+        image, separator, number = key.rpartition("#")
+        text = caption if separator and "\t" in line else None
+        builder.add(image, text, where=f"{path.name} line {line_number}", number=number.strip())
+
+
+def add_karpathy_rows(builder: DatasetBuilder, path: Path) -> None:
+    """``dataset_*.json`` of Karpathy & Fei-Fei (2015): captions and the public splits of Flickr8k, 30k and COCO."""
+    for position, entry in enumerate(objects(read_json(path), "images", path)):
+        where = f"{path.name} image {position}"
+        try:
+            image, split = str(entry["filename"]), str(entry["split"])
+            name = str(entry.get("cocoid", "")) or image
+            captions = [sentence["raw"] for sentence in entry["sentences"]]
+        except (KeyError, TypeError, AttributeError):
+            builder.report.add("unreadable_row", where)
+            continue
+        if not builder.images.find(image):  # COCO photos of 2014 were renamed in 2017: only the number stayed
+            image = next((new for new in [image.rpartition("_")[2]] if builder.images.find(new)), image)
+        for number, caption in enumerate(captions):
+            builder.add(image, caption, where=where, number=str(number), split=split, name=name)
+
+
+def assign_lists(builder: DatasetBuilder, root: Path, lists: Mapping[str, tuple[str, ...]]) -> None:
+    """Split lists, one image name per line, under any of the given file names per split."""
+    for split, names in lists.items():
+        path = find_file(root, *names)
+        if path is not None:
+            builder.assign(split, [line.strip() for _, line in read_lines(path) if line.strip()])
