@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import typer
 
 import sightline
 from sightline import cli
+from sightline.recipes.config import load_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
 CARD = ROOT / "src" / "sightline" / "pretrained" / "default" / "README.md"
@@ -87,7 +89,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != CARD and any(commands(page))], ids=names)
-def test_every_command_in_a_page_has_its_verb_and_options(page: Path) -> None:
+def test_every_command_in_a_page_has_its_verb_options_and_recipe_keys(page: Path) -> None:
     """Except the model card, whose commands belong to the commit that it names."""
     wrong = []
     for arguments in commands(page):
@@ -98,6 +100,8 @@ def test_every_command_in_a_page_has_its_verb_and_options(page: Path) -> None:
         try:
             if not hasattr(command, "commands"):
                 command.make_context(command.name, list(rest))
+                if command.name == "train" and rest[0] in recipe_names():
+                    load_recipe(rest[0], [value for option, value in pairwise(rest) if option == "--set"])
             elif command.name == "sightline":
                 raise ValueError("no such verb")
         except Exception as error:  # wrong usage
