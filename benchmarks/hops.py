@@ -14,6 +14,7 @@ import asyncio
 import base64
 import io
 import json
+import shutil
 import sys
 import tempfile
 import threading
@@ -87,6 +88,16 @@ def explain(tracer: Tracer) -> None:
         command("explain", PHOTO, "--runtime", "onnx", "-o", f"{folder}/explained.html")(tracer)
 
 
+def bulk(tracer: Tracer) -> None:
+    """A bulk job of three photos, all in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder, "photos")
+        photos.mkdir()
+        for number in range(3):
+            shutil.copy(PHOTO, photos / f"{number}.jpg")
+        command("bulk", str(photos), "--runtime", "onnx", "--workers", "0", "-o", f"{folder}/captions.jsonl")(tracer)
+
+
 def http_request() -> Walk:
     """One POST /v1/caption to a server that runs; its threads start while the tracer is active, so that they count."""
     from sightline.serve.app import create_app
@@ -129,6 +140,7 @@ WALKS: dict[str, Callable[[], Walk]] = {  # what prepares a walk, and is not cou
     "caption-onnx": lambda: command("caption", PHOTO, "--runtime", "onnx"),
     "caption-torch": lambda: command("caption", PHOTO, "--runtime", "torch"),
     "explain": lambda: explain,
+    "bulk": lambda: bulk,
     "http": http_request,
 }
 
