@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from sightline.bulk.inputs import find_inputs
 from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
 from sightline.bulk.job_folder import BulkOutput
@@ -104,3 +106,20 @@ def was_killed(child: int) -> bool:
     if not os.WIFSIGNALED(status):
         assert os.waitstatus_to_exitcode(status) == 0
     return os.WIFSIGNALED(status)
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    below: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has just ended
+            continue
+        below.setdefault(parent, []).append(int(stat.parent.name))
+    if not below:
+        pytest.skip("needs /proc to see a process's children")
+    found = below.get(process, [])
+    for child in found:
+        found += below.get(child, [])
+    return found

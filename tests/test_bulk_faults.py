@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bulk_deadly import read_or_die
-from bulking import PART, bulk, check_complete, in_child, kill_at_operation, make_photos, parts, was_killed
+from bulking import PART, bulk, check_complete, descendants, in_child, kill_at_operation, make_photos, parts, was_killed
 
 import sightline
 from sightline.bulk import job_folder
@@ -28,7 +28,7 @@ from sightline.io.images import Preprocess
 from sightline.types import Failure
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork are POSIX")
-COUNT = 240
+COUNT = 160
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
 
 
 @posix
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_moments_nothing_is_lost_or_done_twice(
     photos: Path, tiny_model: Path, tmp_path: Path, seed: int
 ):
@@ -142,22 +142,6 @@ def test_the_command_killed_with_its_workers_goes_on_elsewhere(many: Path, tiny_
     wait_until(lambda: not any(map(is_alive, family)), 30)  # workers do not outlive their parent
     assert bulk(many, output, tiny_model).photos == COUNT - PART * len(done)
     check_complete(many, output)
-
-
-def descendants(process: int) -> list[int]:
-    below: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
-            continue
-        below.setdefault(parent, []).append(int(stat.parent.name))
-    if not below:
-        pytest.skip("needs /proc to see a process's children")
-    found = below.get(process, [])
-    for child in found:
-        found += below.get(child, [])
-    return found
 
 
 def is_alive(process: int) -> bool:
