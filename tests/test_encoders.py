@@ -30,7 +30,7 @@ MIDDLE = {
     "vgg19": ("28", "trunk.25.", "trunk.30."),
     **dict.fromkeys(("resnet50", "resnet101", "resnet152"), ("layer4", "layer3.", "layer4.2.")),
     **dict.fromkeys(("densenet121", "densenet201"), ("denseblock4", "denseblock3.", "norm5.")),
-    **dict.fromkeys(("clip-vit-b32", "dinov2-vits14"), ("blocks.10", "blocks.9.", "network.norm.")),
+    **dict.fromkeys(("clip-vit-b16", "clip-vit-b32", "dinov2-vits14"), ("blocks.10", "blocks.9.", "network.norm.")),
     **{f"efficientnet-lite{size}": ("blocks.6", "blocks.5.", "conv_head.") for size in range(3)},
     "tiny-vit-5m": ("stages.3", "stages.2.", "stages.3.blocks.1."),
 }
