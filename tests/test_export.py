@@ -171,7 +171,7 @@ def test_graphs_use_standard_operators_alone(exported_folders: tuple[Path, Path]
 # The verb
 
 
-def test_without_a_folder_to_write_it_writes_beside_the_weights(
+def test_without_an_output_folder_it_writes_to_the_model_folder(
     exported_folders: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

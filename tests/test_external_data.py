@@ -1,4 +1,4 @@
-"""Graphs that read their weights from the model.safetensors beside them, and from nothing else."""
+"""Graphs that read their weights from the model.safetensors of their folder, and from no other file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sightline.errors import CheckpointError
 from sightline.io.model_files import tensor_slices
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.onnx import Manifest
-from sightline.onnx.external_data import Originals, leave_outside
+from sightline.onnx.external_data import SavedTensors, with_external_data
 from sightline.onnx.session import EXTERNAL, open_session
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["float", "half"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with its graphs beside it."""
+    """A model with its graphs in the same folder."""
     model = tmp_path_factory.mktemp("beside") / "model"
     save_checkpoint(model, tiny_checkpoint(), half=request.param)
     assert run(["export", str(model)]) == 0
@@ -151,12 +151,12 @@ def test_what_the_exporter_did_to_a_tensor_is_done_again(tmp_path: Path) -> None
         [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()],
     )
     model = make_model(graph, opset_imports=[make_opsetid("", 20)], ir_version=10)
-    originals = Originals(tmp_path / "model.safetensors")
-    small, read = leave_outside(model, originals)
+    saved = SavedTensors(tmp_path / "model.safetensors")
+    small, read = with_external_data(model, saved)
     assert set(read) == {"matrix", "kernel", "table", "full"}
     inside = {tensor.name for tensor in small.graph.initializer if not tensor.name.startswith(EXTERNAL)}
     assert inside == {"kernel.scale", "foreign", "changed"}
-    session = open_session(small.SerializeToString(), weights={name: originals.tensors[name] for name in read})
+    session = open_session(small.SerializeToString(), weights={name: saved.tensors[name] for name in read})
     for name, value in zip(constants, session.run(None, {"zero": np.zeros(1, np.float32)})):
         np.testing.assert_allclose(value, constants[name], rtol=1e-6, err_msg=name)
 

@@ -24,7 +24,7 @@ from sightline.io.model_files import file_hash, read_json
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.encoders import Encoder
 from sightline.nn.hub import resolve
-from sightline.onnx.external_data import Originals, leave_outside
+from sightline.onnx.external_data import SavedTensors, with_external_data
 from sightline.onnx.graphs import encoder_graph, export_graphs, quietly
 from sightline.onnx.manifest import GRAPHS, MANIFEST, WEIGHTS, Graph, Manifest, search_options
 from sightline.onnx.quantize import int8_arithmetic, store_weights
@@ -32,7 +32,7 @@ from sightline.onnx.session import Session, open_session, tensors_of
 
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
-BESIDE = ("README.md", "recipe.toml", "confidence.json")  # what else belongs to a model goes with it
+SIDECARS = ("README.md", "recipe.toml", "confidence.json")  # copied with the graphs
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def export(
     web: str | Path | None = None,
     licence: str = "",
 ) -> ExportReport:
-    """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or beside its own weights, which they then read.
+    """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or to its own folder, sharing its weights.
 
     ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
     only that is written.
@@ -64,8 +64,8 @@ def export(
     graphs = export_graphs(checkpoint.model)
     folders: dict[Path, tuple[bool, dict[str, GraphFile]]] = {}
     if output or site is None:
-        beside = target.resolve() == source.resolve()
-        folders[target] = int8, _files(graphs, int8, source if beside else None)
+        same = target.resolve() == source.resolve()
+        folders[target] = int8, _files(graphs, int8, source if same else None)
     if site:
         folders[site] = True, _files(graphs, True, None)
     plain = next((files for small, files in folders.values() if not small), None) or _files(graphs, False, None)
@@ -105,7 +105,7 @@ def encoder_session(
 
 @dataclass(frozen=True)
 class GraphFile:
-    """What one .onnx file will hold, and the tensors it reads beside it."""
+    """What one .onnx file will hold, and its external data."""
 
     data: bytes
     weights: dict[str, np.ndarray]
@@ -114,14 +114,14 @@ class GraphFile:
         return open_session(self.data, weights=self.weights)
 
 
-def _files(graphs: dict[str, Any], int8: bool, beside: Path | None) -> dict[str, GraphFile]:
-    """Graphs as they are written: with all in them, or with large weights in ``beside``'s model.safetensors."""
-    if int8 or beside is None:
+def _files(graphs: dict[str, Any], int8: bool, folder: Path | None) -> dict[str, GraphFile]:
+    """Graphs as they are written: with all weights in them, or large ones read from ``folder``'s model.safetensors."""
+    if int8 or folder is None:
         return {name: GraphFile(store_weights(graph, int8).SerializeToString(), {}) for name, graph in graphs.items()}
-    originals, files = Originals(beside / WEIGHTS), {}
+    saved, files = SavedTensors(folder / WEIGHTS), {}
     for name, graph in graphs.items():
-        rest, read = leave_outside(graph, originals)
-        weights = {tensor: originals.tensors[tensor] for tensor in read}
+        rest, read = with_external_data(graph, saved)
+        weights = {tensor: saved.tensors[tensor] for tensor in read}
         files[name] = GraphFile(store_weights(rest, int8=False).SerializeToString(), weights)
     return files
 
@@ -158,7 +158,7 @@ def run(session: Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], int8: bool, licence: str) -> Manifest:
-    """The graphs, then the manifest that names them: a folder half written is seen as such."""
+    """The graphs, then the manifest that names them: without it, a folder counts as incomplete."""
     model, source = checkpoint.model, checkpoint.folder
     if source is None:
         raise ConfigError("only a model that was saved can be exported")
@@ -177,7 +177,7 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], in
     )
     for name, file in files.items():
         write_atomically(folder / f"{name}.onnx", file.data)
-    for name in BESIDE:
+    for name in SIDECARS:
         if (source / name).is_file() and source.resolve() != folder.resolve():
             shutil.copyfile(source / name, folder / name)
     write_atomically(folder / MANIFEST, json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n")

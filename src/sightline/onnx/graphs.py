@@ -142,15 +142,15 @@ def _tidy(graph: Any, free: dict[str, Free]) -> None:
             graph.initializer.remove(tensor)
     for node in graph.node:
         del node.metadata_props[:]
-        for place, name in enumerate(node.input):
-            node.input[place] = same.get(name, name)
+        for position, name in enumerate(node.input):
+            node.input[position] = same.get(name, name)
     del graph.value_info[:]
     read = {name for node in graph.node for name in node.input}
     for value in [value for value in graph.input if value.name not in read]:
         graph.input.remove(value)
     for value in [*graph.input, *graph.output]:
-        for place, name in free[value.name].items():
-            value.type.tensor_type.shape.dim[place].dim_param = name
+        for axis, name in free[value.name].items():
+            value.type.tensor_type.shape.dim[axis].dim_param = name
 
 
 @contextmanager

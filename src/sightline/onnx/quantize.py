@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 LARGE = 2**17  # numbers in a weight that becomes int8
-LARGE_ASIDE = 2**16  # the same, of weights that are first reshaped: they tell where a transformer looked, no word
-SMALL = 2**10  # in one that stays as it is: biases, norms and the like are a hundredth of the whole
+LARGE_RESHAPED = 2**16  # the same for weights that are first reshaped: they make attention maps, not words
+SMALL = 2**10  # a smaller one stays as it is: biases, norms and the like are a hundredth of the whole
 GROUP = 32  # neighbours among a channel's inputs that share a scale
 # What takes weights, and which dimension of a matrix holds the channels: its outputs, or the words of a vocabulary.
 CHANNELS = {"MatMul": 1, "Gemm": 1, "Gather": 0, "Conv": 0, "LSTM": 1, "Reshape": 0}
@@ -69,9 +69,11 @@ def weights_of(graph: Any) -> Iterator[tuple[str, int, int]]:
     for node in graph.node:
         for name in node.input:
             if node.op_type in CHANNELS and name in floats and np.prod(floats.pop(name).dims) >= SMALL:
-                turned = any(own.name == "transB" and own.i for own in node.attribute)  # a Gemm's (outputs, inputs)
-                large = LARGE_ASIDE if node.op_type == "Reshape" else LARGE
-                yield name, 0 if turned else CHANNELS[node.op_type], large
+                transposed = any(
+                    option.name == "transB" and option.i for option in node.attribute
+                )  # a Gemm's (outputs, inputs)
+                large = LARGE_RESHAPED if node.op_type == "Reshape" else LARGE
+                yield name, 0 if transposed else CHANNELS[node.op_type], large
 
 
 def is_grouped(weight: np.ndarray, channels: int) -> bool:
