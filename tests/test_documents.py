@@ -52,6 +52,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_files_and_names_in_contributing_exist() -> None:
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    page = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    codes = [code for code in re.findall(r"`([^`\n]+)`", page) if "NAME" not in code]
+    files = [code for code in codes if re.fullmatch(r"[\w/]+\.py", code)]
+    identifiers = [code for code in codes if re.fullmatch(r"[A-Z]\w+", code)]
+    assert len(files) > 5 and len(identifiers) > 10
+    assert [file for file in files if not any(str(path).endswith(f"/{file}") for path in sources)] == []
+    assert [name for name in identifiers if not re.search(rf"\b{name}\b", text)] == []
+
+
 @pytest.mark.parametrize(("page", "limit"), [("README.md", 6_000), ("RESULTS.md", 20_000)])
 def test_the_first_pages_stay_short(page: str, limit: int) -> None:
     assert (ROOT / page).stat().st_size <= limit, "move details to docs/ or results/"
