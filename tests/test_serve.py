@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,7 @@ def test_the_schema_allows_what_decoding_allows_sampling_options_only_with_sampl
 @dataclass(frozen=True)
 class Query:
     explain: bool
+    options: DecodingOptions = field(default_factory=DecodingOptions)
 
 
 class StandIn:

@@ -342,6 +342,8 @@ def test_the_page_and_the_api_documentation_are_there(server: RunningServer):
     assert set(document["paths"]) == {"/v1/caption", "/v1/explain", "/healthz", "/metrics"}
     caption = document["paths"]["/v1/caption"]["post"]
     assert set(caption["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
+    fields = caption["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert (fields["beam"]["default"], fields["sample"]["default"]) == (2, False), "the model's own"
     assert {"200", "400", "408", "413", "415", "422", "429", "503"} <= set(caption["responses"])
 
 

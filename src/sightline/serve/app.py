@@ -195,6 +195,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
     """The app around one model, shown as ``name``; ``page`` is the model that the page runs in the browser."""
     paths = frozenset({"/", "/v1/caption", "/v1/explain", "/healthz", "/metrics", "/docs", "/openapi.json"})
     service = Service(work, settings, paths)
+    defaults = {path: work.query({}, path == "/v1/explain").options for path in schemas.BODIES}
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -230,7 +231,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
             {
                 "status": "ok", "model": name, "version": __version__,
                 "token_required": settings.token is not None, "limits": limits,
-                "beam": work.query({}, explain=False).options.beam,
+                "beam": defaults["/v1/caption"].beam,
             }
         )  # fmt: skip
 
@@ -239,7 +240,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
         """Counters and durations for Prometheus."""
         return Response(service.metrics.text(), media_type=METRICS_TYPE, headers={"Cache-Control": "no-store"})
 
-    document = schemas.openapi_document(app, settings)
+    document = schemas.openapi_document(app, settings, defaults)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:

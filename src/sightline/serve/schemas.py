@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -9,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import models_json_schema
 
-from sightline.decoding.options import UserOption, user_options
+from sightline.decoding.options import DecodingOptions, UserOption, user_options
 from sightline.errors import nearest
 from sightline.io.files import printable
 from sightline.serve.settings import Settings
@@ -41,7 +42,7 @@ SAMPLING_ONLY: dict[str, Any] = {  # without "sample", these three may only have
 
 
 def _no_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)  # the model has its own defaults; None only means "not given"
+    schema.pop("default", None)  # None only means "not given"; `openapi_document` writes the model's defaults
 
 
 def _option(kind: Any, description: str, **bounds: Any) -> Any:
@@ -205,8 +206,11 @@ ERRORS_OF_BODIES = {
 RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 
-def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """FastAPI's document, completed with what it cannot know: bodies that handlers read themselves, and errors."""
+def openapi_document(app: FastAPI, settings: Settings, defaults: Mapping[str, DecodingOptions]) -> dict[str, Any]:
+    """FastAPI's document, completed with what it cannot know: bodies that handlers read themselves, and errors.
+
+    ``defaults`` are the model's options at each path with a body.
+    """
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     components = document.setdefault("components", {})
     models: list[Any] = [(model, "validation") for bodies in BODIES.values() for model in bodies]
@@ -218,7 +222,7 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
             responses = operation["responses"]
             responses.update({status: _error_response(meaning) for status, meaning in ERRORS_ALWAYS.items()})
             if path in BODIES:
-                operation["requestBody"] = _request_body(known, *BODIES[path], settings.max_photos)
+                operation["requestBody"] = _request_body(known, *BODIES[path], settings.max_photos, defaults[path])
                 responses.update({status: _error_response(meaning) for status, meaning in ERRORS_OF_BODIES.items()})
                 responses["429"]["headers"] = responses["503"]["headers"] = RETRY_AFTER
             if settings.token and path in (*BODIES, "/metrics"):
@@ -233,10 +237,14 @@ def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
 
 
 def _request_body(
-    known: dict[str, Any], body: type[BaseModel], options: type[BaseModel], max_photos: int
+    known: dict[str, Any], body: type[Photos], options: type[Options], max_photos: int, defaults: DecodingOptions
 ) -> dict[str, Any]:
-    """One body as a form with files, or as JSON with base64; both with this server's limit."""
+    """One body as a form with files, or as JSON with base64; both with this server's limit and its model's defaults."""
     known[body.__name__]["properties"]["photos"]["maxItems"] = max_photos
+    for model in (body, options):
+        for name, field in known[model.__name__]["properties"].items():
+            if name != "photos":
+                field["default"] = getattr(defaults, name, False)  # occlusion is no decoding option
     photos = {
         "type": "array", "minItems": 1, "maxItems": max_photos, "description": "Answers come in the same order.",
         "items": {"type": "string", "format": "binary"},
