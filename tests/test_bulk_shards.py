@@ -12,7 +12,7 @@ import pytest
 
 from sightline.bulk.job import BulkOptions, caption_all
 from sightline.bulk.job_folder import BulkOutput
-from sightline.data.tar import list_shard, members
+from sightline.data.shards import list_shard, members
 from sightline.engine.captioner import load
 from sightline.types import Failure
 

@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from sightline.data.tar import SHARD_SUFFIX
+from sightline.data.shards import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
 from sightline.types import Failure

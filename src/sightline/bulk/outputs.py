@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sightline.bulk.inputs import JobPart, import_parquet
-from sightline.data.tar import key_and_suffix, members
+from sightline.data.shards import key_and_suffix, members
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import printable, write_atomically
 from sightline.types import COLUMNS, Caption, Failure, cell

@@ -22,7 +22,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from sightline.bulk.inputs import JobPart
-from sightline.data.tar import list_shard
+from sightline.data.shards import list_shard
 from sightline.engine.backend import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
 from sightline.io.files import FileSlice, is_image_path, printable
