@@ -3,11 +3,11 @@
     python results/tools/add_row.py runs/sat-soft-vgg19 --data flickr8k/ --commit 1a2b3c4
 
 Captions val and test as `sightline evaluate` does, but takes the encoder's features from the feature cache
-(SIGHTLINE_CACHE), where they lie since training, and leaves new ones there. Writes NAME.json (scores times 100, 95 %
+(SIGHTLINE_CACHE), where training left them, and adds new ones. Writes NAME.json (scores times 100, 95 %
 intervals, command, commit, seed, signature), NAME.captions.json (test captions in COCO's results format),
 NAME.curve.json (the run's epochs), and brings README.md and RESULTS.md up to date.
 
-Choose decoding settings with --val-only, as often as you like; test is looked at once, without it.
+Choose decoding settings with --val-only, as often as you like; test is scored once, without it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str]) -> None:
 def _look_once(path: Path, again: bool) -> None:
     if not again and path.exists() and read_row(path).test:
         raise ConfigError(
-            f"{path.name} has its test scores, and test is looked at once: use another --name, or --again if the row "
+            f"{path.name} has its test scores, and test is scored once: use another --name, or --again if the row "
             "itself was wrong"
         )
 

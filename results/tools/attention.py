@@ -1,10 +1,10 @@
-"""Draw where several models look, word by word, side by side on the same photos.
+"""Draw the attention of several models, word by word, side by side on the same photos.
 
     python results/tools/attention.py soft=runs/sat-soft-vgg19 hard=runs/sat-hard-vgg19 \\
         transformer=runs/dinov2-transformer --data flickr8k/ --full elsewhere/
 
 Takes six val photos, evenly spaced in the list. The dataset's photos are not ours to give away: for the repository
-(results/attention/) their maps are drawn without them, on a plain ground, one square for each place of the model's
+(results/attention/) their maps are drawn without them, on a plain ground, one square for each cell of the model's
 grid; with --full the same pictures with the photos go to a folder outside. Photos in examples/ are in the public domain
 and are drawn whole. Then run table.py once, so that RESULTS.md shows them.
 """
@@ -60,7 +60,7 @@ def picture(captions: Mapping[str, Caption], with_photo: bool) -> Image.Image:
 def _band(name: str, caption: Caption, with_photo: bool) -> Image.Image:
     grids = [word.attention for word in caption.words if word.attention is not None]
     if caption.photo is None or len(grids) < len(caption.words):
-        raise ConfigError(f"model {name!r} does not say where it looks: take one with attention")
+        raise ConfigError(f"model {name!r} has no attention: take one that has")
     photo = caption.photo.convert("RGB")
     tile = (TILE, round(TILE * min(1.4, photo.height / photo.width)))
     width = WIDTH - 2 * MARGIN
@@ -90,13 +90,13 @@ def _head(name: str, caption: Caption, photo: Image.Image | None) -> Image.Image
     width = HEAD - 30
     font = ImageFont.load_default(19)
     lines = _wrapped(caption.sentence() or "No words.", font, width)
-    seen = photo.resize((width, round(width * min(1.4, photo.height / photo.width)))) if photo else None
-    top = 36 + (seen.height + 12 if seen else 0)
+    thumbnail = photo.resize((width, round(width * min(1.4, photo.height / photo.width)))) if photo else None
+    top = 36 + (thumbnail.height + 12 if thumbnail else 0)
     head = Image.new("RGB", (HEAD, top + 26 * len(lines)), PAPER)
     pen = ImageDraw.Draw(head)
     pen.text((0, 0), name, INK, ImageFont.load_default(24))
-    if seen:
-        head.paste(seen, (0, 36))
+    if thumbnail:
+        head.paste(thumbnail, (0, 36))
     for number, line in enumerate(lines):
         pen.text((0, top + 26 * number), line, GREY, font)
     return head

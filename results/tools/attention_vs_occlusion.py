@@ -1,13 +1,14 @@
-"""Does a model look at what its words depend on? Its attention against what hiding parts of the photo does.
+"""Does a model attend to what its words depend on? Its attention against occlusion of parts of the photo.
 
     python results/tools/attention_vs_occlusion.py soft=runs/sat-soft-vgg19 --data flickr8k/ --photos 60
 
 For words that name things to be seen (dog, ball, snow, ...) in the captions of some val photos: the photo is hidden
 patch by patch, and the quarter of it where hiding makes the word least likely is where the word comes from. Counted is
 how often the peak of the model's attention for that word lies there, and how much of the attention does.
-Chance is a quarter for a look that knows nothing; as photographers put things in the middle, the same attention is also
+Chance is a quarter for attention that is independent of the photo; as photographers put things in the middle, the
+same attention is also
 held against the maps of other photos. Writes results/attention_vs_occlusion.json, one entry for each NAME, and brings
-RESULTS.md up to date. A photo costs fifty looks of the encoder.
+RESULTS.md up to date. A photo costs fifty passes of the encoder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
 from table import write_pages
 
-SHARE = 0.25  # of the photo's places that count as where a word comes from
+SHARE = 0.25  # of the photo's cells that count as where a word comes from
 RESAMPLES = 1000
 WORDS = {
     "dog": "dog dogs puppy", "man": "man men", "woman": "woman women lady", "boy": "boy boys", "girl": "girl girls",
@@ -41,13 +42,13 @@ GROUPS = {form: word for word, forms in WORDS.items() for form in forms.split()}
 
 
 @dataclass(frozen=True)
-class Look:
-    """One word of one caption: where the model looked and where the word comes from, both (8, 8)."""
+class WordMaps:
+    """One word of one caption: the attention and where the word comes from, both (8, 8)."""
 
     photo: int
     word: str
     attention: np.ndarray  # sums to 1
-    source: np.ndarray  # 1 where the word comes from, shares where places tie, 0 elsewhere
+    source: np.ndarray  # 1 where the word comes from, shares where cells tie, 0 elsewhere
 
     def against(self, source: np.ndarray) -> tuple[float, float]:
         """Whether the peak lies in ``source``, and how much of the attention does."""
@@ -55,70 +56,70 @@ class Look:
         return float(source[brightest].mean()), float((self.attention * source).sum())
 
 
-def regrid(grid: np.ndarray, places: int = CELLS) -> np.ndarray:
-    """A map's mass on places x places: each place of the old grid gives to those it overlaps."""
-    down, across = (_overlap(size, places) for size in grid.shape)
+def regrid(grid: np.ndarray, cells: int = CELLS) -> np.ndarray:
+    """A map's mass on cells x cells: each cell of the old grid gives to those it overlaps."""
+    down, across = (_overlap(size, cells) for size in grid.shape)
     mass = down @ grid.astype(np.float64) @ across.T
     return mass / mass.sum()
 
 
 def _overlap(old: int, new: int) -> np.ndarray:
-    """(new, old): which share of each old place lies in each new one."""
+    """(new, old): which share of each old cell is in each new one."""
     starts, ends = np.arange(old) / old, (np.arange(old) + 1) / old
     low, high = np.arange(new)[:, None] / new, (np.arange(new)[:, None] + 1) / new
     return (np.minimum(ends, high) - np.maximum(starts, low)).clip(min=0) * old
 
 
 def strongest(falls: np.ndarray, share: float = SHARE) -> np.ndarray:
-    """The places of the largest values, ``share`` of all; places that tie for the last rank share what is left."""
+    """The cells of the largest values, ``share`` of all; cells that tie for the last rank share what is left."""
     wanted = share * falls.size
     edge = np.sort(falls, axis=None)[::-1][round(wanted) - 1]
     above, ties = falls > edge, falls == edge
     return above + ties * ((wanted - above.sum()) / ties.sum())
 
 
-def looks_of(captioner: Captioner, example: Example, number: int) -> list[Look]:
+def maps_of(captioner: Captioner, example: Example, number: int) -> list[WordMaps]:
     """The listed words of one photo's caption; none that no hiding makes less likely."""
     image = captioner.prepare(example.image)
     features = captioner.encode([image])
     (caption,) = captioner.finish(captioner.decode(features), features)
     positions = [own for _, own in captioner.tokenizer.words(caption.tokens)]
-    chosen = [place for place, word in enumerate(caption.words) if word.text.lower() in GROUPS]
+    chosen = [index for index, word in enumerate(caption.words) if word.text.lower() in GROUPS]
     if not chosen:
         return []
-    falls = occlusion_maps(captioner, image, caption.tokens, [positions[place] for place in chosen])
-    looks = []
-    for place, own in zip(chosen, falls):
-        word = caption.words[place]
+    falls = occlusion_maps(captioner, image, caption.tokens, [positions[index] for index in chosen])
+    maps = []
+    for index, own in zip(chosen, falls):
+        word = caption.words[index]
         if word.attention is None:
-            raise ConfigError("this model does not say where it looks: take one with attention")
+            raise ConfigError("this model has no attention: take one that has")
         if own.max() > 0:
-            looks.append(Look(number, GROUPS[word.text.lower()], regrid(word.attention), strongest(own)))
-    return looks
+            maps.append(WordMaps(number, GROUPS[word.text.lower()], regrid(word.attention), strongest(own)))
+    return maps
 
 
-def summary(looks: Sequence[Look]) -> dict[str, Any]:
+def summary(maps: Sequence[WordMaps]) -> dict[str, Any]:
     """Shares in percent: of this photo's own map, and of other photos' maps; 95 % intervals over photos."""
-    photos = sorted({look.photo for look in looks})
+    photos = sorted({one.photo for one in maps})
     if len(photos) < 2:
         raise DataError(f"only {len(photos)} photos have one of the words in their captions: take more --photos")
-    own = np.array([look.against(look.source) for look in looks])  # (looks, 2)
-    others = np.array([look.against(_elsewhere(looks, look.photo)) for look in looks])
+    own = np.array([one.against(one.source) for one in maps])  # (maps, 2)
+    others = np.array([one.against(_elsewhere(maps, one.photo)) for one in maps])
     return {
         "photos": len(photos),
-        "words": len(looks),
-        "all words": _numbers(own, others) | _intervals(own - others, [look.photo for look in looks]),
+        "words": len(maps),
+        "all words": _numbers(own, others) | _intervals(own - others, [one.photo for one in maps]),
         "by word": {
             word: {"words": int(chosen.sum()), **_numbers(own[chosen], others[chosen])}
             for word in WORDS
-            if (chosen := np.array([look.word == word for look in looks])).any()
+            if (chosen := np.array([one.word == word for one in maps])).any()
         },
     }
 
 
-def _elsewhere(looks: Sequence[Look], photo: int) -> np.ndarray:
+def _elsewhere(maps: Sequence[WordMaps], photo: int) -> np.ndarray:
     """The mean map of all words of the other photos."""
-    return np.mean([look.source for look in looks if look.photo != photo], axis=0)
+    return np.mean([one.source for one in maps if one.photo != photo], axis=0)
 
 
 def _numbers(own: np.ndarray, others: np.ndarray) -> dict[str, float]:
@@ -134,7 +135,7 @@ def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float
     rows = [np.flatnonzero(np.array(photos) == photo) for photo in sorted(set(photos))]
     draws = []
     for _ in range(RESAMPLES):
-        chosen = np.concatenate([rows[place] for place in generator.integers(len(rows), size=len(rows))])
+        chosen = np.concatenate([rows[index] for index in generator.integers(len(rows), size=len(rows))])
         draws.append(100 * gains[chosen].mean(0))
     bounds = np.percentile(draws, (2.5, 97.5), axis=0).T  # (2, 2)
     names = ("peak, gain", "attention, gain")
@@ -142,14 +143,14 @@ def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float
 
 
 def experiment(captioner: Captioner, examples: Sequence[Example]) -> dict[str, Any]:
-    looks: list[Look] = []
+    maps: list[WordMaps] = []
     for number, example in enumerate(track(examples, "hiding parts of photos", len(examples))):
-        looks += looks_of(captioner, example, number)
-    return summary(looks)
+        maps += maps_of(captioner, example, number)
+    return summary(maps)
 
 
 def write(path: Path, found: Mapping[str, Any]) -> None:
-    """New entries beside those of other models."""
+    """New entries, with those of other models."""
     before = read_json(path) if path.is_file() else {}
     write_json(path, before | dict(found))
 

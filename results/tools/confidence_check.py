@@ -1,4 +1,5 @@
-"""Measure and draw a model's confidence: reliability on val before and after, and how many strange pictures it marks.
+"""Measure and draw a model's confidence: reliability on val before and after, and which share of
+out-of-distribution pictures it marks.
 
     sightline calibrate MODEL --data flickr8k/
     python results/tools/confidence_check.py MODEL
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 PANELS = {"words": "words", "content_words": "content words", "captions": "captions"}
 AFTER = "#0072b2"
 BATCH = 16
-SEED = 1  # with others of the same kinds (seed 0) it was chosen which directions of the feature space to look at
+SEED = 1  # with others of the same kinds (seed 0) it was chosen which directions of the feature space to use
 
 
 def measure(captioner: Captioner, count: int) -> dict[str, Any]:
-    """What the calibration's own check found, and the share of each strange kind that is marked."""
+    """What the calibration's own check found, and the share of each out-of-distribution kind that is marked."""
     if captioner.confidence is None or captioner.folders[0] is None:
         raise DataError("this model is not calibrated: run `sightline calibrate MODEL --data flickr8k/` first")
     found: dict[str, list[tuple[bool, float]]] = {kind: [] for kind in KINDS}
     waiting: list[tuple[str, Any]] = []
     total = count * len(KINDS)
-    for number, one in enumerate(track(pictures(count, SEED), "strange pictures", total), 1):
+    for number, one in enumerate(track(pictures(count, SEED), "out-of-distribution pictures", total), 1):
         waiting.append(one)
         if len(waiting) == BATCH or number == total:
             for (kind, _), caption in zip(waiting, captioner.caption([picture for _, picture in waiting])):
@@ -67,10 +68,10 @@ def reliability(check: dict[str, Any]) -> Figure:
         axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
         for name, shade in (("before", SOFT), ("after", AFTER)):
             own = check[key][name]
-            counts, told, held = zip(*own["bins"])
-            axes.plot(told, held, color=shade, linewidth=1.5)
+            counts, means, held = zip(*own["bins"])
+            axes.plot(means, held, color=shade, linewidth=1.5)
             sizes = [12 + 260 * number / own["count"] for number in counts]
-            axes.scatter(told, held, s=sizes, color=shade, edgecolors="white", linewidths=0.8, zorder=3)
+            axes.scatter(means, held, s=sizes, color=shade, edgecolors="white", linewidths=0.8, zorder=3)
         ece = [f"{100 * check[key][name]['ece']:.1f}" for name in ("before", "after")]
         axes.set_title(f"{title}: ECE {ece[0]} → {ece[1]}", fontsize=10, color=INK, loc="left")
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="confidence")
@@ -94,7 +95,7 @@ def draw(values: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("model", help="a calibrated model folder, or `default`")
-    reader.add_argument("--pictures", type=int, default=50, help="strange pictures of each kind")
+    reader.add_argument("--pictures", type=int, default=50, help="out-of-distribution pictures of each kind")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where confidence.json and plots/ are")
     given = reader.parse_args(arguments)
     values = measure(load(given.model), max(1, given.pictures))

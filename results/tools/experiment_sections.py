@@ -27,8 +27,8 @@ def attention(values: dict[str, Any]) -> str:
     """Every picture under its photo's name."""
     parts = []
     for entry in values["photos"]:
-        said = "; ".join(f"{name}: “{escape(text)}”" for name, text in entry.get("captions", {}).items())
-        described = said.replace("\\", "") or f"the photo {entry['photo']} and each model's attention for each word"
+        texts = "; ".join(f"{name}: “{escape(text)}”" for name, text in entry.get("captions", {}).items())
+        described = texts.replace("\\", "") or f"the photo {entry['photo']} and each model's attention for each word"
         parts.append(f"`{entry['photo']}`\n\n![{described}](results/attention/{entry['picture']})")
     weights = ", ".join(f"{name} {own}" for name, own in values["models"].items())
     return "\n\n".join([*parts, f"Weights: {weights}."])
@@ -104,7 +104,7 @@ def confidence(values: dict[str, Any]) -> str:
         for kind, own in values["strange"].items()
     ]
     captions = values["check"]["captions"]["after"]
-    mean = sum(count * told for count, told, _ in captions["bins"]) / captions["count"]
+    mean = sum(count * shown for count, shown, _ in captions["bins"]) / captions["count"]
     marked = number(100 * values["check"]["marked"])
     strange.append([f"{values['data']} val photos", str(values["val_photos"]), marked, number(100 * mean, 0)])
     return "\n\n".join(
@@ -127,17 +127,17 @@ def failures(values: dict[str, Any]) -> str:
     ]
     head = ["", f"the {count} worst", f"all {values['images']}", "rank correlation with CIDEr-D"]
     parts = [f"Row: `{values['row']}`.", table(head, lines, left=1)]
-    parts += [_failure(place, entry) for place, entry in enumerate(values["worst"], 1)]
+    parts += [_failure(rank, entry) for rank, entry in enumerate(values["worst"], 1)]
     return "\n\n".join(parts)
 
 
-def _failure(place: int, entry: dict[str, Any]) -> str:
+def _failure(rank: int, entry: dict[str, Any]) -> str:
     scores, measures = entry["scores"], entry["measures"]
-    seen = [name.removesuffix(", %") for name, value in measures.items() if name.endswith(KINDS) and value]
+    kinds = [name.removesuffix(", %") for name, value in measures.items() if name.endswith(KINDS) and value]
     facts = f"CIDEr-D {number(scores['cider'], 2)}, METEOR {number(scores['meteor'])}"
     people = "\n".join(f"   - {escape(text)}" for text in entry["references"])
-    told = f"; {', '.join(seen)}" if seen else ""
-    return f"{place}. **{escape(entry['caption'])}** (`{entry['name']}`: {facts}{told})\n{people}"
+    shown = f"; {', '.join(kinds)}" if kinds else ""
+    return f"{rank}. **{escape(entry['caption'])}** (`{entry['name']}`: {facts}{shown})\n{people}"
 
 
 KINDS = ("no reference, %", "generic words, %")

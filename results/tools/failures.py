@@ -66,14 +66,14 @@ GENERIC = 30  # most frequent content words of training captions: sharing only t
 
 
 def kinds(caption: Sequence[str], references: Sequence[Sequence[str]], generic: frozenset[str]) -> dict[str, bool]:
-    """What can be said of a caption by looking for its words in the references; nothing where it has no such word."""
-    said = {word for text in references for word in text}
-    stems = {stem(word) for word in said}
+    """What a caption's words in the references show; nothing where it has no such word."""
+    known = {word for text in references for word in text}
+    stems = {stem(word) for word in known}
     subject = next((group for word in caption for group in SUBJECTS.values() if word in group), None)
     actions = {stem(word) for word in caption if word.endswith("ing") and word not in NO_ACTION}
     shared = {stem(word) for word in caption if word not in FUNCTION} & stems
     return {
-        "subject in no reference": subject is not None and not subject & said,
+        "subject in no reference": subject is not None and not subject & known,
         "action in no reference": bool(actions) and not actions & stems,
         "shares only generic words": not shared - generic,
     }
@@ -83,11 +83,11 @@ def agreement(references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
     """Of each photo (images,): the mean CIDEr-D (times 100) of each of its references against the others."""
     most = max(map(len, references))
     total, count = np.zeros(len(references)), np.zeros(len(references))
-    for place in range(most):
-        chosen = [image for image, texts in enumerate(references) if place < len(texts) and len(texts) > 1]
+    for index in range(most):
+        chosen = [image for image, texts in enumerate(references) if index < len(texts) and len(texts) > 1]
         if chosen:
-            own = [references[image][place] for image in chosen]
-            others = [[*references[image][:place], *references[image][place + 1 :]] for image in chosen]
+            own = [references[image][index] for image in chosen]
+            others = [[*references[image][:index], *references[image][index + 1 :]] for image in chosen]
             total[chosen] += Cider().statistics(own, others)[:, 0]
             count[chosen] += 1
     return 100 * total / np.maximum(count, 1)
@@ -143,17 +143,17 @@ def analyse(evaluation: Evaluation, dataset: Dataset, count: int = WORST) -> dic
             }
             for name, values in found.items()
         },
-        "worst": [_entry(evaluation.images[place], found, place) for place in worst],
+        "worst": [_entry(evaluation.images[index], found, index) for index in worst],
     }
 
 
-def _entry(image: ScoredImage, found: dict[str, np.ndarray], place: int) -> dict[str, Any]:
+def _entry(image: ScoredImage, found: dict[str, np.ndarray], index: int) -> dict[str, Any]:
     return {
         "name": image.name,
         "caption": image.caption,
         "references": list(image.references),
         "scores": {key: round(100 * image.scores[key], 2) for key in ("cider", "meteor", "bleu_1", "rouge_l")},
-        "measures": {name: round(float(values[place]), 1) for name, values in found.items()},
+        "measures": {name: round(float(values[index]), 1) for name, values in found.items()},
     }
 
 
@@ -166,14 +166,14 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Places in the order, equal values sharing their mean place."""
+    """Ranks; equal values share their mean rank."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[group]
 
 
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
-    reader.add_argument("row", help="its name; its captions lie in results/NAME.captions.json")
+    reader.add_argument("row", help="its name; its captions are in results/NAME.captions.json")
     reader.add_argument("--data", required=True, help="the dataset's folder")
     reader.add_argument("--count", type=int, default=WORST, help=f"of photos, {WORST} if not given")
     reader.add_argument("--page", type=Path, help="an .html file outside the repository: best and worst with photos")

@@ -178,15 +178,15 @@ def chart(random: Random) -> Image.Image:
         pen.line((left, y, right, y), fill=(210, 210, 210))
         pen.text((left - 34, y - 6), str(step * random.choice((10, 20))), fill="black", font=_font(12))
     count = random.randint(4, 12)
-    places = [left + (right - left) * (number + 1) // (count + 1) for number in range(count)]
+    positions = [left + (right - left) * (number + 1) // (count + 1) for number in range(count)]
     for _ in range(1 if kind == "bars" else random.randint(1, 4)):
         ink = _strong(random)
-        values = [bottom - int((bottom - top) * random.uniform(0.1, 0.95)) for _ in places]
+        values = [bottom - int((bottom - top) * random.uniform(0.1, 0.95)) for _ in positions]
         if kind == "lines":
-            pen.line(list(zip(places, values)), fill=ink, width=3)
+            pen.line(list(zip(positions, values)), fill=ink, width=3)
             continue
         half = (right - left) // (count + 1) // 3
-        for x, y in zip(places, values):
+        for x, y in zip(positions, values):
             pen.rectangle((x - half, y, x + half, bottom), fill=ink)
     return image
 

@@ -2,12 +2,13 @@
 
     python results/tools/gradient_variance.py runs/sat-hard-vgg19 --data flickr8k/
 
-On a few fixed batches of training captions the gradient is drawn again and again, one draw of places per caption, as a
-training step does; what differs between draws is the estimator's noise. Its variance is summed over parameters and
+On a few fixed batches of training captions the gradient is drawn again and again, one draw of grid cells per caption,
+as a training step does; what differs between draws is the estimator's noise. Its variance is summed over parameters and
 averaged over batches: for the attention network's own parameters and for all of the decoder's. Dropout is off, so the
-drawn places (and which half of the captions looks at the expectation) are the only chance left. Measured at the trained
-weights and at fresh ones, by the training objective itself. Writes results/gradient_variance.json and brings RESULTS.md
-up to date. Five minutes on one core for VGG-19's 14x14x512, whose cached features are taken from SIGHTLINE_CACHE.
+drawn cells (and which half of the captions attends to the expectation) are the only randomness left. Measured at the
+trained weights and at fresh ones, by the training objective itself. Writes results/gradient_variance.json and brings
+RESULTS.md up to date. Five minutes on one core for VGG-19's 14x14x512, with features
+from SIGHTLINE_CACHE.
 
 The moving average is what the objective itself arrives at on other batches with the same weights. Leaving out the
 expectation or the entropy term changes what is estimated, not only how noisily. The last two settings are our own.
@@ -42,7 +43,7 @@ from sightline.types import ImageFeatures
 from table import write_pages
 
 WARM_UP = 12  # batches the baseline is averaged over: 0.9 ** 12 leaves a quarter to the first
-ATTENTION = ("place.", "query.", "energy.")  # f_att(a, h) = v' tanh(W_a a + W_h h + b)
+ATTENTION = ("key.", "query.", "energy.")  # f_att(a, h) = v' tanh(W_a a + W_h h + b)
 PAPER = {"baseline": "average", "credit": "caption"}
 # What each setting changes of the recipe's own objective; a baseline of None is none at all.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -80,7 +81,7 @@ class Spread:
 
 
 def without_dropout(decoder: Decoder) -> Decoder:
-    """In training mode, so that places are drawn, yet with nothing else left to chance."""
+    """In training mode, so that grid cells are drawn, with no other randomness."""
     for module in decoder.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

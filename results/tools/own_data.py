@@ -1,4 +1,4 @@
-"""What 500 photos of one's own bring: a model that has never seen water learns it, and one that knows dogs sees more.
+"""What 500 photos of one's own bring: a model trained without water learns it, and one that knows dogs improves.
 
     python results/tools/own_data.py --data flickr8k/ --weights tiny_vit_5m.safetensors --runs FOLDER
 
@@ -186,12 +186,17 @@ def blocks(values: dict[str, Any]) -> dict[str, str]:
 
 def _cells(found: dict[str, Any]) -> list[str]:
     scores, (low, high), gain = found["scores"], found["interval"]["cider"], found.get("gain", {}).get("cider")
-    told = f"{gain[0]:+.1f} ({gain[1]:+.1f} to {gain[2]:+.1f})" if gain else ""
-    return [f"{scores['bleu_4']:.1f}", f"{scores['meteor']:.1f}", f"{scores['cider']:.1f} ({low:.1f}–{high:.1f})", told]
+    more = f"{gain[0]:+.1f} ({gain[1]:+.1f} to {gain[2]:+.1f})" if gain else ""
+    return [
+        f"{scores['bleu_4']:.1f}",
+        f"{scores['meteor']:.1f}",
+        f"{scores['cider']:.1f} ({low:.1f}–{high:.1f})",
+        more,
+    ]
 
 
 def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
-    """A subject that the model has never seen, with ever more photos of it."""
+    """A subject that the model was not trained on, with ever more photos of it."""
     dry = {split: about(WATER, flickr8k.examples(split), 0, 0) for split in ("train", "val", "test")}
     wet = {split: about(WATER, flickr8k.examples(split), MOST) for split in ("train", "test")}
     base = runs / "without-water"

@@ -140,11 +140,11 @@ def quality(rows: dict[str, Row]) -> Figure:
         ("minutes of training, one or two CPU cores", lambda row: max(row.train_minutes, 0.1)),
     ]
     for axes, (label, cost) in zip(panels, costs):
-        places = [(cost(row), row.test["cider"]) for row in rows.values()]
-        for (x, y), row in zip(places, rows.values()):
+        points_drawn = [(cost(row), row.test["cider"]) for row in rows.values()]
+        for (x, y), row in zip(points_drawn, rows.values()):
             axes.plot([x, x], row.interval["cider"], color=colour(row), alpha=0.3, linewidth=2, solid_capstyle="butt")
             axes.plot(x, y, "o", color=colour(row), markersize=7, markeredgecolor="white")
-        _log_axis(axes, [x for x, _ in places], spread=2.2)
+        _log_axis(axes, [x for x, _ in points_drawn], spread=2.2)
         axes.set_xlabel(label)
         axes.margins(y=0.12)
     panels[0].set_ylabel("CIDEr-D on test, 95 % interval")
@@ -227,11 +227,11 @@ def _panels(count: int, sharey: bool = True) -> tuple[Figure, list[Axes]]:
     return figure, panels[:count]
 
 
-def _outer_labels(panels: Sequence[Axes], below: str, beside: str) -> None:
+def _outer_labels(panels: Sequence[Axes], below: str, left: str) -> None:
     """Words only at the left and at each column's last panel."""
     for number, axes in enumerate(panels):
         if number % COLUMNS == 0:
-            axes.set_ylabel(beside)
+            axes.set_ylabel(left)
         if number + COLUMNS >= len(panels):
             axes.set_xlabel(below)
 
@@ -285,7 +285,7 @@ def draw(results: Path, output: Path) -> list[Path]:
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("--results", type=Path, default=RESULTS, help="where the rows are")
-    reader.add_argument("--output", type=Path, help="where the pictures go: plots/ beside the rows if not given")
+    reader.add_argument("--output", type=Path, help="where the pictures go: plots/ in the rows' folder if not given")
     given = reader.parse_args(arguments)
     for path in draw(given.results, given.output or given.results / "plots"):
         print(path)

@@ -230,7 +230,7 @@ def _text(value: Any) -> str:
 
 
 def _portable(override: str) -> str:
-    """Model folders lie in runs/, other files beside the reader."""
+    """Model folders are in runs/, other files in the working folder."""
     key, _, value = override.partition("=")
     if key in ("training.init", "objective.teacher"):
         return f"{key}=runs/{Path(value).name}"
@@ -257,9 +257,9 @@ def _last_minutes(folder: Path) -> float:
     return float(history[-1]["minutes"])
 
 
-def _run_folder(path: str, beside: Path) -> Path:
-    """A folder named in a recipe: where it was, or now beside the run that names it."""
-    folders = [Path(path).expanduser(), beside.absolute().parent / Path(path).name]
+def _run_folder(path: str, neighbour: Path) -> Path:
+    """A folder named in a recipe: where it was, or now next to the run that names it."""
+    folders = [Path(path).expanduser(), neighbour.absolute().parent / Path(path).name]
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 

@@ -51,7 +51,7 @@ def named(models: Sequence[str]) -> dict[str, Path]:
 def check_outside(path: Path) -> Path:
     """Refuse a folder in the repository for what shows the dataset's photos: they are not ours to give away."""
     if path.resolve().is_relative_to(ROOT):
-        raise ConfigError(f"{path} lies in the repository, and the dataset's photos must not: choose another folder")
+        raise ConfigError(f"{path} is in the repository, and the dataset's photos must not: choose another folder")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Put a finished run into the box: its weights in half precision, with what its row says of it.
+"""Make a finished run the default model: its weights in half precision, with the scores of its row.
 
     python results/tools/ship.py runs/tinyvit-scst runs/shipped
     python results/tools/add_row.py runs/shipped --name tinyvit-scst --data flickr8k/ --commit 1a2b3c4
@@ -6,7 +6,7 @@
     sightline export default --licence Apache-2.0 && sightline calibrate default --data flickr8k/
     python results/tools/confidence_check.py default
 
-The row is scored on the very weights that are shipped, so the first line makes them, beside the run's own records, and
+The row is scored on the very weights that are shipped, so the first line makes them, with the run's own records, and
 the third copies them with the row's scores. The model's card is written by people.
 """
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("run", type=Path, help="the run's folder")
     reader.add_argument("half", type=Path, nargs="?", help="where its half-precision copy goes")
-    reader.add_argument("--row", help="put it into the box with this row's scores")
+    reader.add_argument("--row", help="make it the default model, with this row's scores")
     given = reader.parse_args(arguments)
     if (given.half is None) == (given.row is None):
         raise ConfigError("give a folder for the half-precision copy, or --row with the row it was scored as")

@@ -102,7 +102,7 @@ def _system(name: str, row: Row, shipped: bool) -> list[str]:
 
 
 def coco_systems(folder: Path) -> str:
-    """One line per system on COCO's test photos, best first: the truth of what is said stands beside CIDEr-D."""
+    """One line per system on COCO's test photos, best first: CHAIR next to CIDEr-D."""
     keys = ("cider", "chair_i", "chair_s", "bleu_4", "meteor", "rouge_l")
     lines = []
     for name, row in read_rows(folder).items():
@@ -227,15 +227,15 @@ def runs(folder: Path) -> str:
 
 
 def filled(page: str, blocks: Mapping[str, str], name: str = "the page") -> str:
-    """The page with its blocks replaced; a block without its place, or a place without its block, is an error."""
+    """The page with its blocks replaced; a block without its markers, or markers without a block, are an error."""
     for block, text in blocks.items():
         begin, end = f"<!-- results: {block} -->", f"<!-- end of results: {block} -->"
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-            raise DataError(f"{name} has no place for {block!r}: it needs {begin} and {end} once, in this order")
+            raise DataError(f"{name} has no markers for {block!r}: it needs {begin} and {end} once, in this order")
         page = page[: page.index(begin)] + f"{begin}\n\n{text.strip()}\n\n" + page[page.index(end) :]
     for block in re.findall(r"<!-- results: (.*?) -->", page):
         if block not in blocks:
-            raise DataError(f"{name} has a place for {block!r}, which nothing fills: take the two comments out")
+            raise DataError(f"{name} has markers for {block!r}, which nothing fills: take the two comments out")
     return page
 
 

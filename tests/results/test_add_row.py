@@ -52,13 +52,14 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert "tiny-words: test BLEU-4" in capsys.readouterr().out
     row, plain = read_row(results / "tiny-words.json"), json.loads((results / "tiny-words.json").read_text())
     assert list(plain) == [
-        "recipe", "val", "test", "interval", "parameters", "trainable", "train_minutes", "command", "change", "note",
-        "commit", "seed", "signature",
+        "recipe", "val", "test", "interval", "parameters", "trainable", "train_minutes", "train_photos", "command",
+        "change", "note", "commit", "seed", "signature",
     ]  # fmt: skip
     for split in ("val", "test"):
         expected = evaluate(finished_run, tiny_flickr8k_kept, split, length_penalty=1.0)
         assert plain[split] == {key: pytest.approx(100 * expected.scores[key], abs=0.0051) for key in SCORES}
     assert row.signature == expected.signature
+    assert row.train_photos == 8
     assert row.interval["cider"] == pytest.approx([100 * bound for bound in expected.intervals["cider"]], abs=0.0051)
     assert read_results(results / "tiny-words.captions.json") == expected.captions
     assert row.recipe == "patch-transformer-word"
@@ -85,7 +86,7 @@ def test_test_is_scored_once_and_val_as_often_as_one_likes(
     before = (results / "tiny-words.json").read_text()
     for more in ([], ["--val-only"]):
         assert run(add_row.main, [*arguments, *more]) == 2
-    assert "test is looked at once" in capsys.readouterr().err
+    assert "test is scored once" in capsys.readouterr().err
     assert (results / "tiny-words.json").read_text() == before
     assert run(add_row.main, [*arguments, "--again"]) == 0
 

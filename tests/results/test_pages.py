@@ -168,8 +168,8 @@ def test_the_curves_table_names_the_epoch_that_was_kept(made_results: Path) -> N
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("no place", "has no place for 'table'"),
-        ("<!-- end of results: table --><!-- results: table -->", "has no place for 'table'"),
+        ("no place", "has no markers for 'table'"),
+        ("<!-- end of results: table --><!-- results: table -->", "has no markers for 'table'"),
         (
             "<!-- results: table --><!-- end of results: table --><!-- results: tabel -->",
             "'tabel', which nothing fills",

@@ -80,7 +80,7 @@ def _compare(caption: Sentence, reference: Sentence) -> list[float]:
 
 
 def _matched_weight(words: list[Word], spans: list[tuple[int, int, int]]) -> float:
-    """The weight of those words that lie in a match's (start, length, matcher)."""
+    """The weight of the words in a match's (start, length, matcher)."""
     counts = [[0] * len(WEIGHTS), [0] * len(WEIGHTS)]  # content words, function words
     for start, length, matcher in spans:
         for word in words[start : start + length]:
@@ -129,7 +129,7 @@ def align(caption: Sentence, reference: Sentence) -> list[Match]:
 
 
 def count_chunks(matches: list[Match]) -> int:
-    """In how many pieces, each contiguous and equally ordered on both sides, the matches lie."""
+    """The number of chunks: runs of matches that are contiguous and equally ordered on both sides."""
     breaks = sum(
         before.start + before.length != after.start
         or before.caption_start + before.caption_length != after.caption_start

@@ -128,7 +128,7 @@ class Source(NamedTuple):
 
 
 def find_source() -> Source:
-    """Where the wheel lies."""
+    """The two files of the installed wheel."""
     package = find_spec("pycocoevalcap")
     for folder in (package.submodule_search_locations or []) if package else []:
         source = Source(Path(folder, "meteor/meteor-1.5.jar"), Path(folder, "meteor/data/paraphrase-en.gz"))

@@ -254,7 +254,7 @@ def _strip_past(word: str, region_1: int) -> str:
 
 
 def _replace_suffix(word: str, endings: dict[str, str], region_1: int, region_2: int) -> str:
-    """Steps 2 and 3: shorten the longest ending, where it lies in R1 and its own condition holds."""
+    """Steps 2 and 3: shorten the longest ending, where it is in R1 and its own condition holds."""
     suffix = _longest_suffix(word, endings)
     root = word.removesuffix(suffix)
     if not suffix or len(root) < region_1:
@@ -269,7 +269,7 @@ def _replace_suffix(word: str, endings: dict[str, str], region_1: int, region_2:
 
 
 def _delete_suffix(word: str, region_2: int) -> str:
-    """Step 4: drop the longest derivational ending, where it lies in R2."""
+    """Step 4: drop the longest derivational ending, where it is in R2."""
     suffix = _longest_suffix(word, STEP_4)
     root = word.removesuffix(suffix)
     if len(root) < region_2 or (suffix == "ion" and root[-1:] not in ("s", "t")):
