@@ -15,7 +15,7 @@ from sightline.errors import ConfigError
 from sightline.nn.blocks import Attention, DecoderBlock, EncoderBlock
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder, build_embedding
-from sightline.nn.decoders.embeddings import read_glove
+from sightline.nn.decoders.base import read_glove
 from sightline.nn.encoders import build_encoder
 from sightline.types import DecoderState, ImageFeatures
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -287,6 +288,24 @@ def test_drawing_from_random_weights_is_warned_of(tiny_flickr8k, tmp_path, caplo
     recipe = parse_recipe(TINY | {"objective": {"name": "self-critical"}}, ["training.epochs=1"])
     Trainer(recipe, load_dataset(tiny_flickr8k), tmp_path / "run")
     assert "begins with random weights: --set training.init=FOLDER" in caplog.text
+
+
+def test_self_critical_training_counts_objects_that_labelled_photos_lack(tiny_flickr8k, tmp_path, caplog):
+    """A model that says "dog" of every photo: half of them have labels, and no dog."""
+    dataset = load_dataset(tiny_flickr8k)
+    labelled = [
+        replace(example, captions=("a dog",), objects=frozenset({"cat"}) if number % 2 else None)
+        for number, example in enumerate(dataset.examples("train"))
+    ]
+    dataset = replace(dataset, splits={**dataset.splits, "train": labelled, "val": labelled})
+    train(parse_recipe(TINY, ["training.epochs=40", "training.learning_rate=0.01"]), dataset, tmp_path / "start")
+    objective = {"name": "self-critical", "truth_penalty": 1e-6}
+    changes = ["training.epochs=1", "training.batch_size=2", f"training.init={tmp_path / 'start'}"]
+    caplog.set_level("INFO")
+    train(parse_recipe(TINY | {"objective": objective}, changes), dataset, tmp_path / "run")
+    (record,) = read_history(tmp_path / "run")
+    assert record["train_false_objects"] == pytest.approx(len(labelled) // 2 / len(labelled), abs=0.2)
+    assert "false objects 0." in caplog.text
 
 
 def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):

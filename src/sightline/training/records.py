@@ -43,15 +43,16 @@ class Records:
 def epoch_line(record: dict[str, Any]) -> str:
     shown = {
         "train": ("train_nll", "{:.3f}"),
+        "reward": ("train_reward", "{:.3f}"),
+        "false objects": ("train_false_objects", "{:.3f}"),
         "val": ("val_nll", "{:.3f}"),
         "per char": ("val_nll_per_character", "{:.3f}"),
         NAMES["cider"]: ("cider", "{:.1f}"),
         NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
     }
-    shown_values = {
-        key: 100 * value if key in NAMES else value for key, value in record.items()
-    }  # scores as in the tables
+    # Scores as in the tables
+    shown_values = {key: 100 * value if key in NAMES else value for key, value in record.items()}
     parts = [f"{label} {form.format(shown_values[key])}" for label, (key, form) in shown.items() if key in shown_values]
     for source, scores in record.get("sources", {}).items():
         parts.append(f"{source} {100 * scores['cider']:.1f}")

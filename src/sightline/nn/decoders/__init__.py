@@ -7,8 +7,7 @@ from typing import Any
 
 from sightline.errors import ConfigError
 from sightline.nn.decoders.attention_lstm import AttentionLSTM
-from sightline.nn.decoders.base import Decoder
-from sightline.nn.decoders.embeddings import Embedding, glove_embedding
+from sightline.nn.decoders.base import Decoder, Embedding, glove_embedding
 from sightline.nn.decoders.lstm import LSTM
 from sightline.nn.decoders.transformer import Transformer
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sightline.nn.decoders.base import Decoder, captions_per_photo
-from sightline.nn.decoders.embeddings import Embedding
+from sightline.nn.decoders.base import Decoder, Embedding, captions_per_photo
 from sightline.types import DecoderOutput, DecoderState, ImageFeatures
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sightline.nn.decoders.base import Decoder, captions_per_photo
-from sightline.nn.decoders.embeddings import Embedding
+from sightline.nn.decoders.base import Decoder, Embedding, captions_per_photo
 from sightline.types import DecoderOutput, DecoderState, ImageFeatures
 
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from sightline.errors import ConfigError
 from sightline.nn.blocks import DecoderBlock, EncoderBlock, Layout
-from sightline.nn.decoders.base import Decoder
-from sightline.nn.decoders.embeddings import Embedding
+from sightline.nn.decoders.base import Decoder, Embedding
 from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderOutput, DecoderState, ImageFeatures
 
