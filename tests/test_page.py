@@ -24,6 +24,7 @@ from serving import made_once, serving
 
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
+from sightline.explain import explain
 from sightline.explain.heatmap import scaled
 from sightline.io.images import open_image
 from sightline.serve.browser import PAGE, copy_page
@@ -337,6 +338,35 @@ def test_it_fits_a_phone_and_every_control_has_a_name(browser: Any, url: str) ->
             if not number:
                 page.tap("[data-example=dog]")
                 sentence(page)
+
+
+def test_the_explanation_page_works_in_the_browser(browser: Any, python: Captioner, tmp_path: Path) -> None:
+    explanation = explain(python, photos()["drawn, lossless"][0])
+    explanation.save(tmp_path / "explained.html")
+    with browser.new_context(reduced_motion="reduce", viewport={"width": 360, "height": 700}) as context:
+        page, url = context.new_page(), (tmp_path / "explained.html").as_uri()
+        errors = watch(page, url)
+        page.goto(url)
+        assert page.text_content("h1").lower() == explanation.caption.sentence().lower()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.locator("canvas.visible").count() == 0
+        page.click(".word >> nth=1")
+        page.wait_for_selector("#heat-map.visible")
+        page.wait_for_function(DRAWN)
+        assert page.is_visible("#layers")
+        page.keyboard.press("ArrowRight")
+        assert page.get_attribute(".word >> nth=2", "aria-pressed") == "true"
+        assert page.locator(".panel:visible li").count() == 5
+        page.keyboard.press("Escape")
+        assert page.locator("canvas.visible").count() == 0
+        assert not errors
+
+
+DRAWN = """() => {
+  const canvas = document.querySelector("#heat-map"), { width, height } = canvas;
+  const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+  return new Set(pixels).size > 50; // a photo with a heat map has many values, an empty canvas one
+}"""
 
 
 def test_it_works_offline_after_the_first_visit(browser: Any, site: Path) -> None:
