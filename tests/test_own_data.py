@@ -118,13 +118,13 @@ def test_training_and_evaluation_split_ones_own_photos_alike(my_captions: Path, 
     assert names[0] == names[1] == names[2]
 
 
-def test_a_run_says_whether_it_passed_the_model_it_began_with(my_captions: Path, tiny_model: Path, caplog) -> None:
+def test_a_run_says_whether_it_passed_the_model_it_started_from(my_captions: Path, tiny_model: Path, caplog) -> None:
     start = evaluate(load(tiny_model, runtime="torch"), my_captions, "val", metrics=["bleu"]).scores
     caplog.set_level("INFO", "sightline")
     recipe = parse_recipe(TINY, [f"training.init={tiny_model}", "training.epochs=9", "training.metric=bleu_1"])
     best = train(recipe, my_captions, run := my_captions.parent / "run")
-    assert f"{tiny_model} as it is: dev CIDEr-D 0.0, BLEU-4 {100 * start['bleu_4']:.1f}" in caplog.text
-    told = f"dev BLEU-1 {100 * best['bleu_1']:.1f}, the model it began with {100 * start['bleu_1']:.1f}"
+    assert f"{tiny_model} as it is: val CIDEr-D 0.0, BLEU-4 {100 * start['bleu_4']:.1f}" in caplog.text
+    told = f"val BLEU-1 {100 * best['bleu_1']:.1f}, the model it started from {100 * start['bleu_1']:.1f}"
     assert best["bleu_1"] > start["bleu_1"]
     assert best["passed_start"]
     assert caplog.messages[-1] == told
@@ -143,9 +143,9 @@ def test_an_epochs_scores_are_told_as_in_the_tables():
 def test_a_run_that_gained_nothing_says_so(metric: str, name: str) -> None:
     start = {"cider": 0.303, "bleu_4": 0.303}
     told = gain(start, {"cider": 0.281, "bleu_4": 0.281, "epoch": 0}, metric)
-    assert told == f"no epoch was better than the model it began with: dev {name} 28.1 at best, 30.3 before"
+    assert told == f"no epoch was better than the model it started from: val {name} 28.1 at best, 30.3 before"
     told = gain(start, {"cider": 0.497, "bleu_4": 0.497, "epoch": 0}, metric)
-    assert told == f"dev {name} 49.7, the model it began with 30.3"
+    assert told == f"val {name} 49.7, the model it started from 30.3"
 
 
 @pytest.mark.parametrize(("passed", "advice"), [(True, "sightline evaluate mine"), (False, "stay with default")])

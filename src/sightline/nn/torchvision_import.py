@@ -1,6 +1,6 @@
-"""Import torchvision (directly or through timm) beside a CPU-only torch.
+"""Import torchvision (directly or through timm) where torch is a CPU-only build.
 
-torchvision's x86 wheels on the public index are CUDA builds: beside a CPU torch their compiled operators do not load
+torchvision's x86 wheels on the public index are CUDA builds: with a CPU torch their compiled operators do not load
 and the import itself fails with "operator torchvision::nms does not exist". None of those operators is used here, so
 where that happens they are declared without an implementation. Import this module before torchvision or timm.
 """

@@ -185,7 +185,7 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], in
 
 
 def _licence(folder: Path) -> str:
-    """What an earlier export said."""
+    """The licence of an earlier export into the same folder."""
     return str(read_json(folder / MANIFEST).get("licence", "")) if (folder / MANIFEST).is_file() else ""
 
 

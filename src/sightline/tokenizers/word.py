@@ -20,7 +20,7 @@ class WordTokenizer(Tokenizer):
     def train(
         cls, captions: Iterable[str], *, min_count: int = 5, size: int | None = None, max_length: int = 20
     ) -> Self:
-        """Words seen at least ``min_count`` times; with ``size``, only so many tokens, special ones included."""
+        """Words that occur at least ``min_count`` times; with ``size``, only so many tokens, special ones included."""
         check_max_length(max_length)
         if min_count < 1:
             raise ConfigError(f"min_count is {min_count}; give 1 to keep every word, or more")

@@ -64,7 +64,7 @@ def scores_line(scores: dict[str, float]) -> str:
 
 
 def passed(start: dict[str, float], best: dict[str, Any], metric: str) -> bool:
-    """Whether a run passed the model it began with; by CIDEr-D where the epochs were chosen by their loss."""
+    """Whether a run passed the model it started from; by CIDEr-D where the epochs were chosen by their loss."""
     name = "cider" if metric == "loss" else metric
     return best[name] > start[name]
 
@@ -73,8 +73,8 @@ def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
     name = "cider" if metric == "loss" else metric
     before, after = f"{100 * start[name]:.1f}", f"{100 * best[name]:.1f}"
     if passed(start, best, metric):
-        return f"val {NAMES[name]} {after}, the model it began with {before}"
-    return f"no epoch was better than the model it began with: val {NAMES[name]} {after} at best, {before} before"
+        return f"val {NAMES[name]} {after}, the model it started from {before}"
+    return f"no epoch was better than the model it started from: val {NAMES[name]} {after} at best, {before} before"
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

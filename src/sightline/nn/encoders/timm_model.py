@@ -77,8 +77,8 @@ class TimmModel(Encoder):
                     raise
             return timm.create_model(arch, pretrained=pretrained, **arguments)  # a convolutional network takes any
         except Exception as error:
-            ours = isinstance(error, TypeError | ValueError | AssertionError | RuntimeError)
-            if ours and not isinstance(error, OSError):  # the hub's client has many others: no network, offline mode
+            misuse = isinstance(error, TypeError | ValueError | AssertionError | RuntimeError)
+            if misuse and not isinstance(error, OSError):  # the hub's client has many others: no network, offline mode
                 reason = " ".join(str(error).split()) or type(error).__name__
                 raise ConfigError(f"encoder {self.name!r} cannot be built with {sized}: {reason}") from None
             raise ConfigError(

@@ -45,15 +45,15 @@ class WeightsFile:
             raise ConfigError(
                 f"encoder.weights={str(path)!r} is not a .safetensors file; give one, 'library' or 'random'"
             )
-        beside = path.with_suffix(".json")
-        if not beside.is_file():
+        sidecar = path.with_suffix(".json")
+        if not sidecar.is_file():
             return cls(path)
         try:
-            meta = json.loads(beside.read_text(encoding="utf-8"))
+            meta = json.loads(sidecar.read_text(encoding="utf-8"))
             change = meta.get("after_build")
             if change and change not in KNOWN_CHANGES:
                 raise ConfigError(
-                    f"{beside}: 'after_build' asks for a change that is not known and is never run: {change!r}"
+                    f"{sidecar}: 'after_build' asks for a change that is not known and is never run: {change!r}"
                 )
             return cls(
                 path,
@@ -65,7 +65,7 @@ class WeightsFile:
                 options=dict(KNOWN_CHANGES.get(change, {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{beside} does not describe weights: {error!r}") from None
+            raise ConfigError(f"{sidecar} does not describe weights: {error!r}") from None
 
     def check_arch(self, arch: str) -> None:
         if self.arch and self.arch != arch:
