@@ -209,6 +209,12 @@ def test_names_that_are_no_text(photos: Path, tiny_model: Path, tmp_path: Path):
     summary = bulk(folder, output, tiny_model, part_size=2)
     assert (summary.photos, summary.failed) == (len(odd), 0)
     assert len({row["source"] for row in lines(output)}) == len(odd)
+    (folder / "bad\nname.jpg").write_bytes(b"broken")
+    summary = caption_all(
+        [str(folder)], BulkOutput(tmp_path / "a.csv", "csv", False), [str(tiny_model)], BulkOptions(workers=0)
+    )
+    assert (summary.photos, summary.failed) == (len(odd) + 1, 1)
+    (folder / "bad\nname.jpg").unlink()
     pytest.importorskip("pyarrow")
     table = tmp_path / "captions.parquet"
     caption_all([str(folder)], BulkOutput(table, "parquet", False), [str(tiny_model)], BulkOptions(workers=0))

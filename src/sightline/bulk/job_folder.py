@@ -12,6 +12,7 @@ Readers of tables skip names that begin with ``_``.
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import os
@@ -171,10 +172,11 @@ class JobFolder:
         return errors_path(self.folder, self.output.format, number)
 
     def _count(self, errors: Path) -> int:
-        if error_format(self.output.format) == "parquet":
-            return import_parquet().read_metadata(errors).num_rows
-        with errors.open("rb") as file:
-            return sum(1 for _ in file) - (error_format(self.output.format) == "csv")
+        format = error_format(self.output.format)
+        if format == "parquet":
+            return int(import_parquet().read_metadata(errors).num_rows)
+        with errors.open(encoding="utf-8", newline="") as file:
+            return sum(1 for _ in csv.reader(file)) - 1 if format == "csv" else sum(1 for _ in file)
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         differ = [name for name in self.identity | identity if self.identity.get(name) != identity.get(name)]

@@ -14,12 +14,12 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, TypeVar
 
 from sightline.bulk.inputs import JobPart
 from sightline.data.shards import list_shard
@@ -31,6 +31,8 @@ from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
 CHUNK = 4  # photos sent to a worker at once
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 PhotoSource = str | FileSlice  # a file, or a byte range of a shard
 
 
@@ -59,7 +61,7 @@ class PhotoReader:
     """``read(parts)`` gives each part's `PartOpened`, then its `PhotoResult`s; those of several parts are mixed."""
 
     @property
-    def work(self) -> Any:
+    def work(self) -> Callable[[Sequence[PhotoSource]], list[PreparedImage | Failure]]:
         """The function that workers run on some photos."""
         return read_photos
 
@@ -146,7 +148,7 @@ class PhotoReader:
         return part, photos, failures
 
     def _send(self, part: int, first: int, chunk: Sequence[PhotoSource], events: queue.SimpleQueue[Any]) -> None:
-        def ready(future: Future[Any]) -> None:
+        def ready(future: Future[list[PreparedImage | Failure]]) -> None:
             try:
                 results = self._results(future, chunk)
             except BaseException as error:
@@ -157,13 +159,15 @@ class PhotoReader:
 
         self._submit(self.work, chunk).add_done_callback(ready)
 
-    def _results(self, future: Future[Any], chunk: Sequence[PhotoSource]) -> list[PreparedImage | Failure]:
+    def _results(
+        self, future: Future[list[PreparedImage | Failure]], chunk: Sequence[PhotoSource]
+    ) -> list[PreparedImage | Failure]:
         try:
             return future.result()
         except BrokenExecutor:
             return [self._alone(photo) for photo in chunk]
 
-    def _submit(self, work: Any, argument: Any) -> Future[Any]:
+    def _submit(self, work: Callable[[Argument], Result], argument: Argument) -> Future[Result]:
         with self._renew:
             for _ in range(2):
                 if self._pool is None:
@@ -187,7 +191,7 @@ class PhotoReader:
             raise DataError(NO_WORKERS) from None
         return Failure(str(photo), "crashes the process that decodes it: leave it out, or save it anew")
 
-    def _try(self, work: Any, argument: Any) -> Any:
+    def _try(self, work: Callable[[Argument], Result], argument: Argument) -> Result:
         with self._new_pool(1) as pool:
             with _hidden_main():
                 future = pool.submit(work, argument)
