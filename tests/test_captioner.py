@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_checkpoints import LENGTH, tiny
+from tiny_checkpoints import LENGTH, tiny, tokenizer
 
 import sightline
 from sightline.engine.backend import prepare_image
@@ -21,7 +22,11 @@ from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import Datastore
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import CheckpointError, ConfigError, ImageError
-from sightline.nn.checkpoint import save_checkpoint
+from sightline.io.images import Preprocess
+from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+from sightline.nn.decoders import build_decoder
+from sightline.nn.encoders import build_encoder
 from sightline.types import Caption, Failure
 
 
@@ -199,6 +204,46 @@ def test_several_models_of_one_vocabulary_act_together(tmp_path: Path) -> None:
     assert both.caption(photo()).score != pytest.approx(alone.caption(photo()).score)
     with pytest.raises(ConfigError, match="one vocabulary"):
         load(tmp_path / "0", tmp_path / "char")
+
+
+def test_each_model_of_an_ensemble_gets_the_photo_as_it_was_trained() -> None:
+    words = tokenizer()
+    backends = []
+    for size, mean in ((16, 0.2), (24, 0.7)):
+        encoder = build_encoder("patches", image_size=size, patch_size=8, width=8, heads=2, blocks=1)
+        encoder.preprocess = replace(encoder.preprocess, mean=(mean, 0.5, 0.5), std=(0.3, mean, 0.4))
+        decoder = build_decoder(
+            "transformer", features=8, vocabulary=words.size, max_length=LENGTH, width=8, heads=2, blocks=1
+        )
+        backends.append(TorchBackend(Checkpoint(CaptionModel(encoder, decoder), words)))
+    both = Captioner(backends)
+    features = both.encode([both.prepare(photo()), both.prepare(photo(1))])
+    for backend, found in zip(backends, features):
+        expected = backend.encode(np.stack([backend.preprocess.pixels(photo()), backend.preprocess.pixels(photo(1))]))
+        np.testing.assert_allclose(found.grid, expected.grid, rtol=1e-5)
+
+
+def test_a_prepared_photo_knows_which_part_of_it_is_encoded() -> None:
+    square = Preprocess(size=20, resize=20, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), fit="crop")
+    image = prepare_image(Image.new("RGB", (80, 40)), [square, replace(square, fit="squash")], picture_side=16)
+    assert (image.size, image.frame) == ((80, 40), (0.25, 0.0, 0.75, 1.0))
+    assert [pixels.shape for pixels in image.pixels] == [(20, 20, 3)] * 2
+    assert image.picture.size == (16, 16)
+
+
+def test_alternatives_of_a_word_are_those_of_its_first_token(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, tiny(text="char"))
+    captioner = load(tmp_path)
+    features = captioner.encode([captioner.prepare(photo())])
+    found = captioner.decode(features, captioner.options(alternatives=2, min_length=4))
+    ((hypothesis,),), (caption,) = found, captioner.finish(found, features)
+    words = captioner.tokenizer.words(hypothesis.tokens)
+    assert max(len(positions) for _, positions in words) > 1
+    for word, (_, positions) in zip(caption.words, words, strict=True):
+        expected = [
+            (captioner.tokenizer.tokens[token], share) for token, share in hypothesis.alternatives[positions[0]]
+        ]
+        assert list(word.alternatives) == expected
 
 
 def test_a_folder_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sightline import decoding
 from sightline.decoding import DecodingOptions, Ensemble, Hypothesis
 from sightline.decoding.constraints import log_softmax, sampling_weights
+from sightline.decoding.sampling import _inverse_cdf
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.types import DecoderState, ImageFeatures
@@ -455,7 +456,36 @@ def test_recipes_take_the_options_that_are_declared():
         assert field.default in (listed[name].default, None)
 
 
+def test_a_token_of_no_weight_is_never_sampled():
+    weights = np.array([[0.0, 0.5, 0.0, 0.5, 0.0]])
+    assert _inverse_cdf(weights, np.array([[0.0, 0.25, 0.5, 0.75, 1 - 1e-12]])).tolist() == [[1, 1, 3, 3, 3]]
+
+
 # When a search stops
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_finished_photos_are_no_longer_computed(sampled: bool):
+    """Half the photos end at once, the others never."""
+
+    class Halves:
+        def __init__(self) -> None:
+            self.rows: list[int] = []
+
+        def start(self, features: ImageFeatures) -> DecoderState:
+            ends = np.where(np.arange(len(features)) % 2 == 0, 50.0, -50.0).astype(np.float32)
+            return DecoderState({}, {"ends": ends})
+
+        def step(self, tokens: np.ndarray, state: DecoderState):
+            self.rows.append(len(tokens))
+            logits = np.random.default_rng(len(self.rows)).normal(size=(len(tokens), 9)).astype(np.float32)
+            logits[:, END] = state.hypotheses["ends"]
+            return logits, state, {}
+
+    decoder = Halves()
+    found = decoding.decode(decoder, photos(8), DecodingOptions(beam=1, max_length=6, sample=sampled))
+    assert decoder.rows == [8, 4, 4, 4, 4]
+    assert [caption[0].finished for caption in found] == [True, False] * 4
 
 
 class RandomDecoder:

@@ -14,7 +14,7 @@ from sightline.cli import run
 from sightline.data import load_dataset
 from sightline.decoding import DecodingOptions, decode
 from sightline.engine.captioner import Captioner, load
-from sightline.engine.retrieval import Datastore, RetrievalDecoder, Retriever
+from sightline.engine.retrieval import FLOOR, Datastore, RetrievalDecoder, Retriever
 from sightline.errors import CheckpointError, ConfigError
 from sightline.evaluation.scoring import evaluate
 from sightline.explain.explanation import explain
@@ -107,6 +107,21 @@ def test_probabilities_still_add_up() -> None:
     logits, _, _ = decoder.step(np.array([WORDS.start]), decoder.start(photos(0)))
     assert logits.shape == (1, retriever.tokenizer.size)
     assert np.exp(logits).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_two_distributions_are_multiplied_with_exponents_that_add_up_to_one() -> None:
+    class Certain(Flat):
+        def step(self, tokens, state):
+            logits, state, extras = super().step(tokens, state)
+            logits[:, WORDS.ids["cat"]] = 3
+            return logits, state, extras
+
+    retriever = Retriever(datastore_of("dog dog dog", weight=0.25), WORDS)
+    decoder = RetrievalDecoder(Certain(), retriever)
+    logits, _, _ = decoder.step(np.array([WORDS.start]), decoder.start(photos(0)))
+    cat, dog, runs = (logits[0, WORDS.ids[word]] for word in ("cat", "dog", "runs"))
+    assert cat - runs == pytest.approx(0.75 * 3, abs=1e-4)
+    assert dog - runs == pytest.approx(0.25 * np.log((1 + FLOOR) / FLOOR), abs=0.1)
 
 
 def test_a_saved_datastore_is_read_again_and_replaced_as_a_whole(tmp_path: Path) -> None:
