@@ -73,7 +73,8 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
         "training.epochs=150", "training.batch_size=4", "training.learning_rate=0.005", "training.evaluate_every=150",
         "training.patience=0", "training.average=0", "training.warmup=0", "training.weight_decay=0", "data.workers=0",
         "decoder.dropout=0", "data.augment=false", "data.views=1",
-        "decoding.length_penalty=1.0", "tokenizer.max_length=48",
+        "decoding.length_penalty=1.0", "tokenizer.max_length=48", "training.precision=no",
+        "data.cache_precision=float32", "data.min_captions=1",
     ]  # fmt: skip
     if recipe.tokenizer.name == "word":
         changes.append("tokenizer.min_count=1")
@@ -86,11 +87,16 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
             "decoder.width=32",
         ]
     else:
-        size = {"dinov2-vits14": 56, "clip-vit-b32": 64, "googlenet": 64}.get(recipe.encoder.name, 96)
+        size = {"dinov2-vits14": 56, "clip-vit-b16": 32, "clip-vit-b32": 64, "googlenet": 64}.get(
+            recipe.encoder.name, 96
+        )
         changes += [
             f"encoder.weights={calibrated_weights(recipe.encoder.name, tmp_path)}",
             f"encoder.image_size={size}",
         ]
+        changes += ["encoder.grid=none"] if recipe.encoder.name == "clip-vit-b16" else []
+    if recipe.objective.name == "self-critical":
+        changes.append("objective.truth_penalty=0")  # these photos have no object labels
     if recipe.decoder.name == "transformer":
         changes += ["decoder.width=32", "decoder.heads=2", "decoder.blocks=1"]
     else:
@@ -134,6 +140,7 @@ def calibrated_weights(name: str, folder: Path) -> str:
 def first_stage(name: str) -> str | None:
     return {
         "dinov2-finetune": "dinov2-transformer",
+        "clip-coco-scst": "clip-coco",
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
         "tinyvit-distilled": "tinyvit-transformer",
