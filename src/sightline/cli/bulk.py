@@ -13,7 +13,6 @@ from sightline.cli.console import (
     Beam,
     Candidates,
     Datastore,
-    MaxLength,
     Models,
     Ray,
     Runtime,
@@ -57,7 +56,6 @@ def bulk(
     ray: Ray = None,
     beam: Beam = None,
     candidates: Candidates = None,
-    max_length: MaxLength = None,
     sample: Sample = False,
     temperature: Temperature = None,
     seed: Seed = None,
@@ -73,9 +71,8 @@ def bulk(
     is_folder = output.endswith(("/", os.sep)) or Path(output).is_dir()
     format = _format(output, output_format, is_folder)
     decoding = decoding_options(
-        settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample, temperature=temperature,
-        seed=seed,
-    )  # fmt: skip
+        settings, beam=beam, candidates=candidates, sample=sample, temperature=temperature, seed=seed
+    )
 
     from sightline.bulk.job import BulkOptions, caption_all
     from sightline.bulk.job_folder import BulkOutput

@@ -21,7 +21,6 @@ from sightline.cli.console import (
     Beam,
     Candidates,
     Datastore,
-    MaxLength,
     Models,
     Runtime,
     Sample,
@@ -65,7 +64,6 @@ def caption(
     raw: Annotated[bool, typer.Option("--raw", help="Print bare lower-case words, as JSON and CSV have them.")] = False,
     beam: Beam = None,
     candidates: Candidates = None,
-    max_length: MaxLength = None,
     sample: Sample = False,
     temperature: Temperature = None,
     seed: Seed = None,
@@ -83,9 +81,8 @@ def caption(
         raise ConfigError("--alt and --raw exclude each other: choose one")
     _check_inputs(inputs)
     options = decoding_options(
-        settings, beam=beam, candidates=candidates, max_length=max_length, sample=sample, temperature=temperature,
-        seed=seed,
-    )  # fmt: skip
+        settings, beam=beam, candidates=candidates, sample=sample, temperature=temperature, seed=seed
+    )
     skipped = SkippedFiles()
     found = list(_find(inputs, skipped))
     images = [name for name in found if not isinstance(name, Failure)]

@@ -87,9 +87,6 @@ Metrics = Annotated[
 # not imported for --help; a test holds these flags to its names, types and help texts.
 Beam = Annotated[int | None, typer.Option("--beam", help="Hypotheses kept at each step; 1 is greedy search.")]
 Candidates = Annotated[int | None, typer.Option("--candidates", help="Captions of each photo, best first.")]
-MaxLength = Annotated[
-    int | None, typer.Option("--max-length", help="Longest caption in tokens, start and end counted.")
-]
 Sample = Annotated[bool, typer.Option("--sample", help="Sample captions instead of searching for the best.")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling only: above 1 is more varied.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Sampling only: the same number gives the same captions.")]

@@ -13,7 +13,6 @@ from sightline.cli.console import (
     Data,
     Datastore,
     Format,
-    MaxLength,
     Metrics,
     Objects,
     Runtime,
@@ -71,7 +70,6 @@ def evaluate(
     metrics: Metrics = None,
     objects: Objects = None,
     beam: Beam = None,
-    max_length: MaxLength = None,
     settings: SetDecoding = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Evaluate only the first so many photos of each dataset.")
@@ -114,7 +112,7 @@ def evaluate(
 
     from sightline.engine.captioner import load
 
-    options = decoding_options(settings, beam=beam, max_length=max_length) | metric_options(metrics)
+    options = decoding_options(settings, beam=beam) | metric_options(metrics)
     failed = False
     for number, group in enumerate(groups):
         folder = output / _folder_name(groups, number) if output and len(groups) > 1 else output

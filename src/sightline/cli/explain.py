@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.console import Beam, Candidates, MaxLength, Models, Runtime, SetDecoding, decoding_options
+from sightline.cli.console import Beam, Candidates, Models, Runtime, SetDecoding, decoding_options
 from sightline.errors import ConfigError
 from sightline.io.files import local_path, printable
 
@@ -29,13 +29,12 @@ def explain(
     ] = False,
     beam: Beam = None,
     candidates: Candidates = None,
-    max_length: MaxLength = None,
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
     """Show where each word of a photo's caption came from. The page has up to five captions to choose from."""
     source, target = _files(photo, output)
-    options = decoding_options(settings, beam=beam, candidates=candidates, max_length=max_length)
+    options = decoding_options(settings, beam=beam, candidates=candidates)
 
     from sightline.engine.captioner import load
     from sightline.explain import explain as run
