@@ -13,6 +13,7 @@ Choose decoding settings with --val-only, as often as you like; test is scored o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,15 @@ BATCH = 16  # photos, as `sightline evaluate` takes them
 SAMPLES = 12
 
 
-def captions_from_cache(captioner: Captioner, examples: Sequence[Example], **options: Any) -> dict[str, str]:
+def captions_from_cache(
+    captioner: Captioner, examples: Sequence[Example], precision: str, **options: Any
+) -> dict[str, str]:
     """The captioner's own captions of these photos, its encoders' features taken from the cache or added to it."""
     models = [backend.model for backend in captioner.backends if isinstance(backend, TorchBackend)]
     caches = [
-        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid).fill(device=captioner.device)
+        FeatureCache(model.encoder, examples, grid=model.decoder.uses_grid, precision=precision).fill(
+            device=captioner.device
+        )
         for model in models
     ]
     chosen = captioner.options(want_attention=False, **options)
@@ -64,9 +69,12 @@ def captions_from_cache(captioner: Captioner, examples: Sequence[Example], **opt
     return captions
 
 
-def score(captioner: Captioner, dataset: Dataset, split: str, limit: int | None, options: dict[str, Any]) -> Evaluation:
-    captions = captions_from_cache(captioner, dataset.examples(split)[:limit], **options)
-    return evaluate(captioner, dataset, split, captions=captions, limit=limit, **options)
+def score(
+    captioner: Captioner, dataset: Dataset, split: str, limit: int | None, precision: str, options: dict[str, Any]
+) -> Evaluation:
+    captions = captions_from_cache(captioner, dataset.examples(split)[:limit], precision, **options)
+    found = evaluate(captioner, dataset, split, captions=captions, limit=limit, **options)
+    return found if precision == "float32" else replace(found, signature=f"{found.signature}|encoder:{precision}")
 
 
 def make_row(
@@ -81,8 +89,9 @@ def make_row(
     """The row and the test captions, none with ``val_only``; ``given`` is what the folders do not know."""
     facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
     captioner = load(*models, runtime="torch")  # cached features are torch's
-    val = score(captioner, dataset, "val", limit, options)
-    test = None if val_only else score(captioner, dataset, "test", limit, options)
+    precision = given.get("precision") or recipe_of(models[0]).data.cache_precision
+    val = score(captioner, dataset, "val", limit, precision, options)
+    test = None if val_only else score(captioner, dataset, "test", limit, precision, options)
     metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]
     parameters = sum(backend.parameters for backend in captioner.backends)
     row = Row(
@@ -171,6 +180,7 @@ def main(arguments: Sequence[str]) -> None:
     about.add_argument("--command", help="that trains it; otherwise written from the run's recipe")
     about.add_argument("--train-photos", type=int, help="how many it was trained on; otherwise from metrics.json")
     about.add_argument("--objects", type=Path, help="object labels for CHAIR; otherwise those in the dataset's folder")
+    about.add_argument("--precision", help="of the cached features; otherwise the recipe's data.cache_precision")
     about.add_argument("--minutes", type=float, help="of training; otherwise from history.jsonl, with earlier stages'")
     about.add_argument("--recipe", help="otherwise found by the recipe's title")
     about.add_argument("--seed", type=int, help="otherwise the recipe's")
