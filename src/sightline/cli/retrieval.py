@@ -10,7 +10,7 @@ import typer
 from sightline.cli.console import Data, Format, Runtime, percent
 from sightline.io.files import counted, printable
 
-retrieval = typer.Typer(name="retrieval", help="Retrieval from your own captioned photos, without training.")
+retrieval = typer.Typer(name="retrieval", help="Build a retrieval datastore of your own captioned photos.")
 
 
 @retrieval.callback(invoke_without_command=True)

@@ -98,7 +98,7 @@ def pseudo_caption(
     batch_size: BatchSize = 16,
     runtime: Runtime = "auto",
 ) -> None:
-    """Caption photos that have no captions, as a dataset to train on. An interrupted run goes on."""
+    """Make training data of photos without captions. An interrupted run continues."""
     from sightline.engine.captioner import load
     from sightline.training.pseudo_captions import write_pseudo_captions
 
