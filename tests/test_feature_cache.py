@@ -248,3 +248,13 @@ def test_int8_features_are_near_the_encoders_own(examples: list[Example], tmp_pa
     features, expected = cache.features(range(12)), computed(encoder, examples)
     for found, exact in ((features.grid, expected.grid), (features.pooled, expected.pooled)):
         assert 1e-3 < float((found - exact).abs().max() / exact.abs().max()) < 0.05
+
+
+def test_int8_features_of_a_photo_depend_on_no_other(examples: list[Example], tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    encoder = Counting()
+    together = FeatureCache(encoder, examples[:3], tmp_path / "a", precision="int8").fill().features([0]).grid
+    alone = FeatureCache(encoder, examples[:1], tmp_path / "b", precision="int8").fill().features([0]).grid
+    assert torch.equal(together, alone)
+    exact = computed(encoder, examples).grid[:1]
+    assert 0 < (alone - exact).abs().max() < 0.1 * exact.abs().max()

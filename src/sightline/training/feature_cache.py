@@ -129,7 +129,13 @@ class FeatureCache:
             from sightline.onnx.export import encoder_session
 
             session = encoder_session(self.encoder, "int8")
-            return lambda images: session(images.numpy())
+
+            def one_by_one(images: Tensor) -> tuple[np.ndarray, np.ndarray]:
+                """int8 scales activations by a batch's largest: neighbours would change a photo's features."""
+                grids, vectors = zip(*(session(image[None].numpy()) for image in images))
+                return np.concatenate(grids), np.concatenate(vectors)
+
+            return one_by_one
         encoder = self.encoder.to(device).eval()
         kind = torch.device(device).type
 
