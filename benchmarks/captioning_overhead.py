@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from sightline.decoding import DecodingOptions, decode
+from sightline.decoding.hypotheses import DecoderState
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import Tokenizer
-from sightline.types import DecoderState, ImageFeatures
+from sightline.types import ImageFeatures
 
 WEIGHTS = {"dinov2-vits14": "dinov2_vits14.safetensors", "resnet50": "resnet50.safetensors"}
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
 from sightline.nn.blocks import Attention, DecoderBlock, EncoderBlock
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder, build_embedding
 from sightline.nn.decoders.base import read_glove
 from sightline.nn.encoders import build_encoder
-from sightline.types import DecoderState, ImageFeatures
+from sightline.types import ImageFeatures
 
 FEATURES, CELLS, VOCABULARY, LENGTH = 6, 4, 11, 7
 

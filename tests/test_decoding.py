@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from sightline import decoding
 from sightline.decoding import DecodingOptions, Ensemble, Hypothesis
-from sightline.decoding.constraints import log_softmax, sampling_weights
-from sightline.decoding.sampling import _inverse_cdf
+from sightline.decoding.hypotheses import DecoderState, log_softmax
+from sightline.decoding.sampling import _inverse_cdf, sampling_weights
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
-from sightline.types import DecoderState, ImageFeatures
+from sightline.types import ImageFeatures
 
 PAD, START, END, UNKNOWN = range(4)
 

@@ -9,6 +9,7 @@ from explaining import CAPTIONS, KINDS, caption, checkpoint, peaked, photo
 from PIL import Image
 from torch import Tensor
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
@@ -22,7 +23,7 @@ from sightline.nn.checkpoint import Checkpoint
 from sightline.nn.decoders.base import Decoder
 from sightline.nn.encoders.base import Encoder
 from sightline.tokenizers import train_tokenizer
-from sightline.types import Caption, DecoderState, ImageFeatures, Word
+from sightline.types import Caption, ImageFeatures, Word
 
 # Maps
 

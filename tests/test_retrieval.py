@@ -13,6 +13,7 @@ from drawings import DEV, TRAIN
 from sightline.cli import run
 from sightline.data import load_dataset
 from sightline.decoding import DecodingOptions, decode
+from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import FLOOR, Datastore, RetrievalDecoder, Retriever
 from sightline.errors import CheckpointError, ConfigError
@@ -20,7 +21,7 @@ from sightline.evaluation.scoring import evaluate
 from sightline.explain.explanation import explain
 from sightline.tokenizers import train_tokenizer
 from sightline.training.retrieval import WEIGHTS, build_datastore
-from sightline.types import DecoderState, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 WORDS = train_tokenizer("word", ["a dog runs", "a cat sleeps"], min_count=1, max_length=8)
 

@@ -1,4 +1,4 @@
-"""What the parts hand to each other: features, decoder outputs and states, and the caption a user gets.
+"""What the parts hand to each other: features, decoder outputs, and the caption a user gets.
 
 Shapes: B photos, K captions (or beams) of each photo, T tokens, N cells of the grid, D channels, V vocabulary.
 The K captions of one photo are adjacent: row ``b * K + k`` of any (B*K, ...) tensor belongs to photo ``b``.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,61 +54,6 @@ class DecoderOutput:
     logits: Tensor  # (B*K, T, V)
     attention: Tensor | None = None  # (B*K, T, N): the weights with which each predicted token attends to the grid
     extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), location_log_prob, location_entropy
-
-
-@dataclass(frozen=True)
-class DecoderState:
-    """A decoder's state between two steps.
-
-    ``encoder_cache`` holds what was computed once per photo (projected features, cross-attention keys and values);
-    hypotheses never leave their photo, so it is neither copied nor reordered. ``hypotheses`` has one row for each.
-    """
-
-    encoder_cache: dict[str, Tensor]  # each (B, ...)
-    hypotheses: dict[str, Tensor]  # each (B*K, ...)
-
-    def repeat(self, times: int) -> DecoderState:
-        """Each hypothesis ``times`` times, those of one photo staying adjacent."""
-        repeated = {name: value.repeat_interleave(times, 0) for name, value in self.hypotheses.items()}
-        return replace(self, hypotheses=repeated)
-
-    def reorder(self, rows: np.ndarray | Tensor) -> DecoderState:
-        """Hypothesis i becomes what hypothesis ``rows[i]`` was."""
-        return replace(self, hypotheses={name: _rows_of(value, rows) for name, value in self.hypotheses.items()})
-
-    def keep(self, photos: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> DecoderState:
-        """Only these photos, with these hypotheses: finished photos cost nothing more."""
-        return DecoderState(
-            {name: _rows_of(value, photos) for name, value in self.encoder_cache.items()},
-            {name: _rows_of(value, rows) for name, value in self.hypotheses.items()},
-        )
-
-
-Features = ImageFeatures | Sequence[ImageFeatures]  # one set, or one for each member of an ensemble
-
-
-class StepDecoder(Protocol):
-    """What a search asks of a decoder: arrays in, arrays out, whichever library computes in between.
-
-    Both backends are step decoders, and so are an ensemble and the kNN-augmented decoder.
-    """
-
-    def start(self, features: Any) -> DecoderState:
-        """What is computed once per photo, and one fresh hypothesis for each."""
-        ...
-
-    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
-        """The next token of R hypotheses: logits (R, V), the new state, and attention (R, N) or gate (R,) if any."""
-        ...
-
-
-def _rows_of(value: Any, rows: np.ndarray | Tensor) -> Any:
-    """These rows of a tensor or an array."""
-    if not hasattr(value, "index_select"):
-        return value[rows]
-    from torch import as_tensor  # by its own row numbers: indexing with an array takes thirty times as long
-
-    return value.index_select(0, as_tensor(rows, device=value.device))
 
 
 @dataclass(frozen=True)

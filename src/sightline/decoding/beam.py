@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.decoding.constraints import NEVER, forbid, log_softmax
-from sightline.decoding.hypotheses import Backpointers, Endings, FinishedHypotheses, Hypothesis, best, worth_dropping
+from sightline.decoding.hypotheses import (
+    NEVER,
+    Backpointers,
+    Endings,
+    Features,
+    FinishedHypotheses,
+    Hypothesis,
+    StepDecoder,
+    best,
+    forbid,
+    log_softmax,
+    worth_dropping,
+)
 from sightline.decoding.options import DecodingOptions
 from sightline.decoding.sampling import sample_search, seeded_uniform
 from sightline.tokenizers.base import Tokenizer
-from sightline.types import Features, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 
 def decode(decoder: StepDecoder, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:

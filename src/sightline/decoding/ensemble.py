@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sightline.decoding.constraints import log_softmax
+from sightline.decoding.hypotheses import DecoderState, Features, StepDecoder, log_softmax
 from sightline.errors import ConfigError
-from sightline.types import DecoderState, Features, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 
 class Ensemble(StepDecoder):

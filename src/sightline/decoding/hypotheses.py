@@ -1,16 +1,122 @@
-"""Hypotheses of a search: tokens and backpointers of every step, from which captions are read backwards at the end."""
+"""What a step of a search works with: the decoder's state, which tokens may follow, and the hypotheses so far.
+
+Tokens and backpointers of every step are kept, and captions are read from them backwards at the end.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sightline.decoding.constraints import NEVER
 from sightline.decoding.options import DecodingOptions
 from sightline.errors import CheckpointError
 from sightline.tokenizers.base import Tokenizer
+from sightline.types import ImageFeatures
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEVER = float("-inf")
+
+# -- what a search asks of a decoder ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """A decoder's state between two steps.
+
+    ``encoder_cache`` holds what was computed once per photo (projected features, cross-attention keys and values);
+    hypotheses never leave their photo, so it is neither copied nor reordered. ``hypotheses`` has one row for each.
+    """
+
+    encoder_cache: dict[str, Tensor]  # each (B, ...)
+    hypotheses: dict[str, Tensor]  # each (B*K, ...)
+
+    def repeat(self, times: int) -> DecoderState:
+        """Each hypothesis ``times`` times, those of one photo staying adjacent."""
+        repeated = {name: value.repeat_interleave(times, 0) for name, value in self.hypotheses.items()}
+        return replace(self, hypotheses=repeated)
+
+    def reorder(self, rows: np.ndarray | Tensor) -> DecoderState:
+        """Hypothesis i becomes what hypothesis ``rows[i]`` was."""
+        return replace(self, hypotheses={name: _rows_of(value, rows) for name, value in self.hypotheses.items()})
+
+    def keep(self, photos: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> DecoderState:
+        """Only these photos, with these hypotheses: finished photos cost nothing more."""
+        return DecoderState(
+            {name: _rows_of(value, photos) for name, value in self.encoder_cache.items()},
+            {name: _rows_of(value, rows) for name, value in self.hypotheses.items()},
+        )
+
+
+Features = ImageFeatures | Sequence[ImageFeatures]  # one set, or one for each member of an ensemble
+
+
+class StepDecoder(Protocol):
+    """What a search asks of a decoder: arrays in, arrays out, whichever library computes in between.
+
+    Both backends are step decoders, and so are an ensemble and the kNN-augmented decoder.
+    """
+
+    def start(self, features: Any) -> DecoderState:
+        """What is computed once per photo, and one fresh hypothesis for each."""
+        ...
+
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
+        """The next token of R hypotheses: logits (R, V), the new state, and attention (R, N) or gate (R,) if any."""
+        ...
+
+
+def _rows_of(value: Any, rows: np.ndarray | Tensor) -> Any:
+    """These rows of a tensor or an array."""
+    if not hasattr(value, "index_select"):
+        return value[rows]
+    from torch import as_tensor  # by its own row numbers: indexing with an array takes thirty times as long
+
+    return value.index_select(0, as_tensor(rows, device=value.device))
+
+
+# -- which tokens may follow ------------------------------------------------------------------------------------------
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """The model's log-probabilities (R, V), a new array."""
+    with np.errstate(invalid="ignore"):  # `check_usable` reports values that are not finite, once
+        shifted: np.ndarray = logits - logits.max(1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(1, keepdims=True))
+    return shifted
+
+
+def forbid(log_probs: np.ndarray, history: np.ndarray | None, length: int, options: DecodingOptions) -> np.ndarray:
+    """Set forbidden tokens of ``log_probs`` (R, V) to -inf, in place; the others keep the model's values.
+
+    ``history`` (R, t) holds the tokens so far and is needed for repetition only; ``length`` is t.
+    """
+    log_probs[:, [Tokenizer.pad, Tokenizer.start]] = NEVER
+    if not options.allow_unknown:
+        log_probs[:, Tokenizer.unknown] = NEVER
+    ending = log_probs[:, Tokenizer.end].copy()
+    if length < options.min_length:
+        log_probs[:, Tokenizer.end] = NEVER
+    if options.no_repeat_ngram and history is not None and length >= options.no_repeat_ngram:
+        _forbid_repeats(log_probs, history, options.no_repeat_ngram)
+        if length < options.min_length:  # where every longer caption would repeat itself, a shorter one is allowed
+            stuck = log_probs.max(1) == NEVER
+            log_probs[stuck, Tokenizer.end] = ending[stuck]
+    return log_probs
+
+
+def _forbid_repeats(log_probs: np.ndarray, history: np.ndarray, size: int) -> None:
+    runs = np.lib.stride_tricks.sliding_window_view(history, size, axis=1)  # (R, t - size + 1, size): every run so far
+    recent = history[:, history.shape[1] - (size - 1) :]  # (R, size - 1): what the next token would complete
+    rows, positions = (runs[:, :, :-1] == recent[:, None]).all(2).nonzero()
+    log_probs[rows, runs[rows, positions, -1]] = NEVER
+
+
+# -- what a search found ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.decoding.constraints import forbid, log_softmax, sampling_weights
-from sightline.decoding.hypotheses import Backpointers, Endings, check_usable, worth_dropping
+from sightline.decoding.hypotheses import (
+    Backpointers,
+    Endings,
+    Features,
+    StepDecoder,
+    check_usable,
+    forbid,
+    log_softmax,
+    worth_dropping,
+)
 from sightline.decoding.options import DecodingOptions
 from sightline.tokenizers.base import Tokenizer
-from sightline.types import Features, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +109,23 @@ def sample_search(
     score = total / (length + finished) ** options.length_penalty
     beam = np.broadcast_to(np.arange(count), length.shape)
     return backpointers, Endings(score.astype(np.float32), length, beam, end_log_prob, finished)
+
+
+def sampling_weights(log_probs: np.ndarray, options: DecodingOptions) -> np.ndarray:
+    """Probabilities (R, V) to sample from: temperature first, then the top k, then the top p of what is left."""
+    weights: np.ndarray = np.exp(log_softmax(log_probs / options.temperature))
+    if options.top_k == 0 and options.top_p == 1:
+        return weights
+    index = np.argsort(-weights, axis=1, kind="stable")
+    ordered = np.take_along_axis(weights, index, 1)
+    if options.top_k:
+        ordered[:, options.top_k :] = 0
+        ordered /= ordered.sum(1, keepdims=True)
+    before = ordered.cumsum(1) - ordered  # the probability of all likelier tokens
+    ordered[:, 1:][before[:, 1:] >= options.top_p] = 0  # the likeliest stays: a tiny top_p is 0 as a float32
+    kept: np.ndarray = np.zeros_like(weights)
+    np.put_along_axis(kept, index, ordered, 1)
+    return kept
 
 
 def _inverse_cdf(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:

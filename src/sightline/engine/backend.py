@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from PIL.Image import Image
 
+from sightline.decoding.hypotheses import StepDecoder
 from sightline.io.files import FileSlice
 from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
 from sightline.tokenizers import Tokenizer
-from sightline.types import ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 
 class Backend(StepDecoder, Protocol):

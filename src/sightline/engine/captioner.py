@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode
+from sightline.decoding.hypotheses import StepDecoder
 from sightline.engine.backend import Backend, PreparedImage, as_array, prepare_image
 from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, nearest
@@ -25,7 +26,7 @@ from sightline.io.images import ImageSource
 from sightline.nn.hub import DEFAULT_MODEL, resolve
 from sightline.onnx.manifest import MANIFEST, WEIGHTS, Manifest
 from sightline.onnx.session import all_threads
-from sightline.types import Caption, Failure, ImageFeatures, StepDecoder, Word
+from sightline.types import Caption, Failure, ImageFeatures, Word
 
 if TYPE_CHECKING:  # imported where it is needed: with onnxruntime the first caption comes seconds sooner
     import torch

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.engine.backend import Backend
 from sightline.errors import CheckpointError
 from sightline.onnx.manifest import MANIFEST, Manifest
 from sightline.onnx.session import Session, all_threads, open_session, tensors_of
-from sightline.types import DecoderState, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 BATCH = 4  # photos encoded at once: 16 take a tenth more time each and 110 MB more memory, for want of cache
 SINGLE_THREAD_BATCH = 1  # with one thread, where 4 only take 80 MB more memory

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sightline.decoding.constraints import log_softmax
+from sightline.decoding.hypotheses import DecoderState, Features, StepDecoder, log_softmax
 from sightline.engine.backend import as_array
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_folder, printable
 from sightline.io.model_files import read_json
 from sightline.tokenizers import Tokenizer
-from sightline.types import DecoderState, Features, ImageFeatures, Neighbour, StepDecoder
+from sightline.types import ImageFeatures, Neighbour
 
 CONTENTS, VECTORS = "datastore.json", "datastore.safetensors"
 LARGEST = 2**30  # bytes of vectors: a million photos or so

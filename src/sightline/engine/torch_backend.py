@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.engine.backend import Backend
 from sightline.io.model_files import checkpoint_hash
 from sightline.nn.checkpoint import Checkpoint
 from sightline.nn.decoders.base import Decoder
-from sightline.types import DecoderState, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 CPU_BATCH = 4  # photos encoded at once on a CPU: 16 do not fit into its caches and take a quarter longer each
 UNLIMITED = 1000

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.decoding.constraints import log_softmax
+from sightline.decoding.hypotheses import Features, StepDecoder, log_softmax
 from sightline.io.progress import track
 from sightline.tokenizers.base import Tokenizer
-from sightline.types import Features, ImageFeatures, StepDecoder
+from sightline.types import ImageFeatures
 
 if TYPE_CHECKING:
     from sightline.engine.backend import PreparedImage

@@ -15,10 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.nn.caption_model import CaptionModel
 from sightline.nn.decoders import Decoder
 from sightline.nn.encoders import Encoder
-from sightline.types import DecoderState, ImageFeatures
+from sightline.types import ImageFeatures
 
 OPSET = 20
 # Two photos of three captions each, three words along: torch takes a size of 0 or 1 for fixed, larger ones as free.

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.nn.decoders.base import Decoder, Embedding, captions_per_photo
-from sightline.types import DecoderOutput, DecoderState, ImageFeatures
+from sightline.types import DecoderOutput, ImageFeatures
 
 
 class AttentionLSTM(Decoder):

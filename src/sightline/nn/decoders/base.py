@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
-from sightline.types import DecoderOutput, DecoderState, ImageFeatures
+from sightline.types import DecoderOutput, ImageFeatures
 
 log = logging.getLogger(__name__)
 

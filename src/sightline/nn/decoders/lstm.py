@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.nn.decoders.base import Decoder, Embedding, captions_per_photo
-from sightline.types import DecoderOutput, DecoderState, ImageFeatures
+from sightline.types import DecoderOutput, ImageFeatures
 
 
 class LSTM(Decoder):

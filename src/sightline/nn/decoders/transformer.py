@@ -13,11 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
 from sightline.nn.blocks import DecoderBlock, EncoderBlock, Layout
 from sightline.nn.decoders.base import Decoder, Embedding
 from sightline.tokenizers import Tokenizer
-from sightline.types import DecoderOutput, DecoderState, ImageFeatures
+from sightline.types import DecoderOutput, ImageFeatures
 
 
 class Transformer(Decoder):
