@@ -22,8 +22,7 @@ from sightline.bulk.inputs import JobPart, find_inputs
 from sightline.bulk.job import choose_device, count_workers
 from sightline.bulk.job_folder import save_part
 from sightline.bulk.reading import read_photo
-from sightline.engine.backend import PreparedImage
-from sightline.engine.captioner import load
+from sightline.engine.captioner import PreparedImage, load
 from sightline.types import Failure
 
 

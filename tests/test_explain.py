@@ -14,7 +14,7 @@ from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.explain import Explanation, explain
-from sightline.explain.attribution import CELLS, hide, occlusion_maps, teacher_forced
+from sightline.explain.explanation import CELLS, hide, occlusion_maps, teacher_forced
 from sightline.explain.heatmap import HIGHEST, overlay, scaled, upsampled
 from sightline.explain.picture import WIDTH, columns_for, draw
 from sightline.io.images import Preprocess

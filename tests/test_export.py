@@ -14,8 +14,8 @@ from exporting import model_folder, page_model, pictures
 
 from sightline.cli import run
 from sightline.decoding import DecodingOptions, decode
+from sightline.engine.backend import OnnxDecoder
 from sightline.engine.captioner import load
-from sightline.engine.onnx_backend import OnnxDecoder
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.nn.checkpoint import load_checkpoint
@@ -23,8 +23,8 @@ from sightline.nn.decoders import DECODERS, Decoder, build_decoder
 from sightline.onnx import Manifest
 from sightline.onnx import export as export_module
 from sightline.onnx.export import GraphFile, compare, export
+from sightline.onnx.exported import open_session
 from sightline.onnx.graphs import decoder_graphs
-from sightline.onnx.session import open_session
 from sightline.types import ImageFeatures
 
 KINDS = {

@@ -14,8 +14,8 @@ from exporting import page_model, pictures
 from sightline.engine.captioner import load
 from sightline.nn.encoders import build_encoder
 from sightline.onnx.export import encoder_session
+from sightline.onnx.exported import open_session
 from sightline.onnx.quantize import int8_arithmetic, rounded, store_weights
-from sightline.onnx.session import open_session
 
 
 def test_int8_weights_are_near_and_small() -> None:

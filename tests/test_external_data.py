@@ -22,8 +22,8 @@ from sightline.errors import CheckpointError
 from sightline.io.model_files import tensor_slices
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.onnx import Manifest
+from sightline.onnx.exported import EXTERNAL, open_session
 from sightline.onnx.external_data import SavedTensors, with_external_data
-from sightline.onnx.session import EXTERNAL, open_session
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["float", "half"])

@@ -9,9 +9,9 @@ import pytest
 
 from sightline.errors import CheckpointError, ConfigError, DataError
 from sightline.tokenizers import TOKENIZERS, Tokenizer, tokenizer_from_json, train_tokenizer
+from sightline.tokenizers.base import join_words, normalise, split_words
 from sightline.tokenizers.bpe import BpeTokenizer
 from sightline.tokenizers.char import CharTokenizer
-from sightline.tokenizers.text import join_words, normalise, split_words
 from sightline.tokenizers.word import WordTokenizer
 
 CAPTIONS = [

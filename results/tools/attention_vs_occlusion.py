@@ -25,7 +25,7 @@ from script import RESULTS, evenly, named, parser, run
 from sightline.data import Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.explain.attribution import CELLS, occlusion_maps
+from sightline.explain.explanation import CELLS, occlusion_maps
 from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
 from table import write_pages

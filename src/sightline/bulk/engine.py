@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from sightline.bulk.inputs import JobPart
 from sightline.bulk.reading import PartOpened, PhotoReader, PhotoResult
 from sightline.decoding import DecodingOptions
-from sightline.engine.backend import PreparedImage
-from sightline.engine.captioner import Captioner
+from sightline.engine.captioner import Captioner, PreparedImage
 from sightline.types import Caption, Failure
 
 

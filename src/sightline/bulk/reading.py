@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from sightline.bulk.inputs import JobPart
 from sightline.data.shards import list_shard
-from sightline.engine.backend import PreparedImage, prepare_image
+from sightline.engine.captioner import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
 from sightline.io.files import FileSlice, is_image_path, printable
 from sightline.io.images import Preprocess

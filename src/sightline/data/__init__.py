@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder, shards
-from sightline.data.dataset import SPLITS, Dataset, Example, Report, verify_images
-from sightline.data.mixture import first_of_each_source, mix
+from sightline.data.dataset import SPLITS, Dataset, Example, Report, first_of_each_source, mix, verify_images
 from sightline.data.objects import find_objects, read_objects, with_objects
-from sightline.data.reading import read_text
-from sightline.data.results import read_references, read_results, write_results
+from sightline.data.reading import read_references, read_results, read_text, write_results
 from sightline.errors import ConfigError, DataError, nearest
 from sightline.io.files import local_path, printable
 

@@ -1,23 +1,26 @@
-"""What computes a model: the `Backend` protocol, and the preprocessing that comes before any backend.
+"""What computes a model: the `Backend` protocol, and its implementation by onnxruntime, which needs no torch.
 
-`TorchBackend` and `OnnxBackend` are its two implementations. `Captioner` works with either, or with several at once.
+`TorchBackend` in ``torch_backend.py`` is the other one. `Captioner` works with either, or with several at once. The
+exported graphs hold no beam: rows are reordered outside, by the one search in `sightline.decoding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from PIL.Image import Image
 
-from sightline.decoding.hypotheses import StepDecoder
-from sightline.io.files import FileSlice
-from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
+from sightline.decoding.hypotheses import DecoderState, StepDecoder
+from sightline.errors import CheckpointError
+from sightline.io.images import Preprocess
+from sightline.onnx.exported import MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
 from sightline.tokenizers import Tokenizer
 from sightline.types import ImageFeatures
+
+BATCH = 4  # photos encoded at once: 16 take a tenth more time each and 110 MB more memory, for want of cache
+SINGLE_THREAD_BATCH = 1  # with one thread, where 4 only take 80 MB more memory
 
 
 class Backend(StepDecoder, Protocol):
@@ -46,40 +49,86 @@ class Backend(StepDecoder, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PreparedImage:
-    """A photo, opened and preprocessed: all that the later stages need of it, small enough to queue and to pickle."""
+class OnnxDecoder(StepDecoder):
+    """The graphs ``start`` and ``step`` as a search calls them. What a state holds, the names of their tensors say."""
 
-    source: str  # its path, or empty
-    pixels: tuple[np.ndarray, ...] = field(repr=False)  # one (S, S, 3) of bytes for each model
-    size: tuple[int, int]  # width and height of the upright photo
-    frame: Box  # the part that the first model encodes: left, top, right, bottom as shares of width and height
-    picture: Image | None = field(default=None, repr=False)  # that part, to be drawn on
+    def __init__(self, start: Session, step: Session) -> None:
+        self._start, self._step = start, step
+        self._features = [value.name for value in start.get_inputs()]
+        state = [value.name for value in start.get_outputs()]
+        self._encoder_cache = [name for name in state if name.startswith("photo.")]
+        self._hypotheses = [name for name in state if name.startswith("beam.")]
+        self._outputs = [value.name for value in step.get_outputs()]
+
+    def start(self, features: ImageFeatures) -> DecoderState:
+        names = [*self._encoder_cache, *self._hypotheses]
+        given = {name: getattr(features, name) for name in self._features}
+        found = dict(zip(names, self._start.run(names, given)))
+        return DecoderState(
+            {name: found[name] for name in self._encoder_cache}, {name: found[name] for name in self._hypotheses}
+        )
+
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState, dict[str, np.ndarray]]:
+        given = {"token": tokens, **state.encoder_cache, **state.hypotheses}
+        found = dict(zip(self._outputs, self._step.run(self._outputs, given)))
+        hypotheses = {name: found.pop(f"next.{name.removeprefix('beam.')}") for name in self._hypotheses}
+        return found.pop("logits"), DecoderState(state.encoder_cache, hypotheses), found
 
 
-def prepare_image(
-    source: ImageSource,
-    preprocesses: Sequence[Preprocess],
-    *,
-    picture_side: int = 0,
-    max_pixels: int = MAX_PIXELS,
-    name: str = "",
-) -> PreparedImage:
-    """Open a photo and preprocess it for each model; `ImageError` says what is wrong with it.
+class OnnxBackend(OnnxDecoder, Backend):
+    """An exported folder, every file of it checked against its manifest; nothing in it is ever executed as code."""
 
-    Needs no model, so that worker processes can run it. Pixels stay bytes until they are encoded: floats would take
-    four times as long to cross between processes. ``picture_side`` keeps a picture with sides of at most so many
-    pixels, to be drawn on. ``name`` is what error messages call a photo that is given as bytes.
-    """
-    image = open_image(source, max_pixels=max_pixels, called=name)
-    first = preprocesses[0]
-    return PreparedImage(
-        str(source) if isinstance(source, str | Path | FileSlice) else "",
-        tuple(np.asarray(preprocess.visible(image)) for preprocess in preprocesses),
-        image.size,
-        first.frame(*image.size),
-        first.crop(image, picture_side) if picture_side else None,
-    )
+    device = "cpu"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        manifest: Manifest | None = None,
+        threads: int = 0,
+        weights: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """``threads`` is how many compute one call, 0 for one per core; ``weights`` are another backend's, shared."""
+        self.folder: Path = Path(folder).expanduser()
+        if not (self.folder / MANIFEST).is_file():
+            raise CheckpointError(
+                f"{str(self.folder)!r} holds no exported model: {MANIFEST} is missing; run `sightline export`"
+            )
+        self.manifest = manifest = manifest or Manifest.read(self.folder)
+        self.runtime = f"onnxruntime, {manifest.precision}"
+        self.preprocess, self.tokenizer, self.decoding = manifest.preprocess, manifest.tokenizer, manifest.decoding
+        self.dimension = int(manifest.graphs["encoder"].outputs["pooled"][1][-1])
+        self.parameters = manifest.parameters
+        threads = threads or all_threads()
+        self.batch_size = BATCH if threads > 1 else SINGLE_THREAD_BATCH
+        self.sessions = self._open(weights or manifest.read_weights(self.folder), threads)
+        super().__init__(self.sessions["start"], self.sessions["step"])
+
+    def _open(self, weights: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Session]:
+        sessions = {}
+        for name, data in self.manifest.read_graphs(self.folder).items():
+            path, graph = self.folder / f"{name}.onnx", self.manifest.graphs[name]
+            session = open_session(data, path, weights[name], threads)
+            if (tensors_of(session.get_inputs()), tensors_of(session.get_outputs())) != (graph.inputs, graph.outputs):
+                raise CheckpointError(
+                    f"{path} takes or gives other tensors than {MANIFEST} says: export the model again"
+                )
+            sessions[name] = session
+        return sessions
+
+    def signature(self) -> str:
+        """The weights it was exported from, and the precision."""
+        return f"{self.manifest.weights[:12]}/onnx-{self.manifest.precision}"
+
+    def encode(self, pixels: np.ndarray) -> ImageFeatures:
+        parts = [pixels[start : start + self.batch_size] for start in range(0, len(pixels), self.batch_size)]
+        outputs = [self.sessions["encoder"].run(["grid", "pooled"], {"pixels": part}) for part in parts]
+        features: list[Any] = [np.concatenate(values) for values in zip(*outputs)]
+        return ImageFeatures(features[0], features[1], *self.manifest.grid)
+
+    def with_threads(self, threads: int) -> OnnxBackend:
+        """The weights are not loaded again."""
+        weights = {name: session.weights for name, session in self.sessions.items()}
+        return OnnxBackend(self.folder, self.manifest, threads, weights)
 
 
 def as_array(value: Any) -> np.ndarray:

@@ -9,23 +9,23 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from PIL.Image import Image
 
 from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode
 from sightline.decoding.hypotheses import StepDecoder
-from sightline.engine.backend import Backend, PreparedImage, as_array, prepare_image
+from sightline.engine.backend import Backend, as_array
 from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, nearest
 from sightline.io.files import FileSlice
-from sightline.io.images import ImageSource
+from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
 from sightline.nn.hub import DEFAULT_MODEL, resolve
-from sightline.onnx.manifest import MANIFEST, WEIGHTS, Manifest
-from sightline.onnx.session import all_threads
+from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest, all_threads
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
 if TYPE_CHECKING:  # imported where it is needed: with onnxruntime the first caption comes seconds sooner
@@ -36,6 +36,42 @@ if TYPE_CHECKING:  # imported where it is needed: with onnxruntime the first cap
 log = logging.getLogger(__name__)
 RUNTIMES = ("auto", "torch", "onnx")
 PICTURE_SIDE = 640  # pixels of the longer side of `Caption.photo`
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A photo, opened and preprocessed: all that the later stages need of it, small enough to queue and to pickle."""
+
+    source: str  # its path, or empty
+    pixels: tuple[np.ndarray, ...] = field(repr=False)  # one (S, S, 3) of bytes for each model
+    size: tuple[int, int]  # width and height of the upright photo
+    frame: Box  # the part that the first model encodes: left, top, right, bottom as shares of width and height
+    picture: Image | None = field(default=None, repr=False)  # that part, to be drawn on
+
+
+def prepare_image(
+    source: ImageSource,
+    preprocesses: Sequence[Preprocess],
+    *,
+    picture_side: int = 0,
+    max_pixels: int = MAX_PIXELS,
+    name: str = "",
+) -> PreparedImage:
+    """Open a photo and preprocess it for each model; `ImageError` says what is wrong with it.
+
+    Needs no model, so that worker processes can run it. Pixels stay bytes until they are encoded: floats would take
+    four times as long to cross between processes. ``picture_side`` keeps a picture with sides of at most so many
+    pixels, to be drawn on. ``name`` is what error messages call a photo that is given as bytes.
+    """
+    image = open_image(source, max_pixels=max_pixels, called=name)
+    first = preprocesses[0]
+    return PreparedImage(
+        str(source) if isinstance(source, str | Path | FileSlice) else "",
+        tuple(np.asarray(preprocess.visible(image)) for preprocess in preprocesses),
+        image.size,
+        first.frame(*image.size),
+        first.crop(image, picture_side) if picture_side else None,
+    )
 
 
 class Captioner:
@@ -281,7 +317,7 @@ def _load(folders: list[Path], device: str, runtime: str, datastore: Datastore |
 def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
     manifest = _usable_export(folder, device) if runtime == "auto" else None
     if runtime == "onnx" or manifest:
-        from sightline.engine.onnx_backend import OnnxBackend
+        from sightline.engine.backend import OnnxBackend
 
         if device != "cpu":
             raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; use runtime='torch'")

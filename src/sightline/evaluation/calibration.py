@@ -16,8 +16,8 @@ import numpy as np
 
 from sightline import __version__
 from sightline.data import Dataset, Example
-from sightline.engine.backend import PreparedImage, as_array
-from sightline.engine.captioner import Captioner
+from sightline.engine.backend import as_array
+from sightline.engine.captioner import Captioner, PreparedImage
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
 from sightline.errors import ConfigError, DataError, ImageError
 from sightline.evaluation.metrics.meteor_words import stem

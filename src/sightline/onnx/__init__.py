@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sightline.onnx.manifest import MANIFEST, WEIGHTS, Manifest
+from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest
 
 __all__ = ["MANIFEST", "WEIGHTS", "Manifest"]

@@ -24,11 +24,20 @@ from sightline.io.model_files import file_hash, read_json
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.encoders import Encoder
 from sightline.nn.hub import resolve
+from sightline.onnx.exported import (
+    GRAPHS,
+    MANIFEST,
+    WEIGHTS,
+    Graph,
+    Manifest,
+    Session,
+    open_session,
+    search_options,
+    tensors_of,
+)
 from sightline.onnx.external_data import SavedTensors, with_external_data
 from sightline.onnx.graphs import encoder_graph, export_graphs, quietly
-from sightline.onnx.manifest import GRAPHS, MANIFEST, WEIGHTS, Graph, Manifest, search_options
 from sightline.onnx.quantize import int8_arithmetic, store_weights
-from sightline.onnx.session import Session, open_session, tensors_of
 
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1

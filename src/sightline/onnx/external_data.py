@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from sightline.io.model_files import TensorSlice, tensor_slices
-from sightline.onnx.manifest import WEIGHTS
-from sightline.onnx.session import EXTERNAL
+from sightline.onnx.exported import EXTERNAL, WEIGHTS
 
 SMALL = 2**10  # a tensor with fewer numbers stays in the graph
 KINDS = {"F16": "FLOAT16", "F32": "FLOAT"}  # safetensors' names, ONNX's

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sightline.decoding import DecodingOptions
-from sightline.engine.backend import PreparedImage
-from sightline.engine.captioner import Captioner
+from sightline.engine.captioner import Captioner, PreparedImage
 from sightline.explain.explanation import Explanation, explain_caption, explain_options
 from sightline.types import ImageFeatures
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import cache_folder, printable
 from sightline.io.model_files import file_hash
-from sightline.onnx.manifest import MANIFEST, Manifest
+from sightline.onnx.exported import MANIFEST, Manifest
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner

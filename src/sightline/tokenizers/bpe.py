@@ -11,8 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from sightline.errors import CheckpointError, ConfigError
-from sightline.tokenizers.base import SPECIAL, Tokenizer, check_json, check_max_length, count_tokens
-from sightline.tokenizers.text import join_words, split_words
+from sightline.tokenizers.base import (
+    SPECIAL,
+    Tokenizer,
+    check_json,
+    check_max_length,
+    count_tokens,
+    join_words,
+    split_words,
+)
 
 if TYPE_CHECKING:  # imported where there are pieces: models of whole words start without it
     from tokenizers import Tokenizer as Library

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from sightline.tokenizers.base import SPECIAL, Tokenizer, check_max_length, count_tokens
-from sightline.tokenizers.text import normalise
+from sightline.tokenizers.base import SPECIAL, Tokenizer, check_max_length, count_tokens, normalise
 
 
 class CharTokenizer(Tokenizer):

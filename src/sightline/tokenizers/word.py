@@ -7,12 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from sightline.errors import ConfigError
-from sightline.tokenizers.base import SPECIAL, Tokenizer, check_max_length, count_tokens
-from sightline.tokenizers.text import is_clitic, join_words, split_words
+from sightline.tokenizers.base import (
+    SPECIAL,
+    Tokenizer,
+    check_max_length,
+    count_tokens,
+    is_clitic,
+    join_words,
+    split_words,
+)
 
 
 class WordTokenizer(Tokenizer):
-    """Words without punctuation, as the metrics see them; see ``tokenizers/text.py`` for what a word is."""
+    """Words without punctuation, as the metrics see them; ``split_words`` says what a word is."""
 
     name = "word"
 
