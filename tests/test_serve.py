@@ -8,6 +8,7 @@ import importlib.util
 import json
 import socket
 import threading
+import tracemalloc
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,15 +23,17 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 
 from sightline.decoding.options import DecodingOptions, user_options
 from sightline.errors import ConfigError
 from sightline.explain import Explanation
 from sightline.serve.app import create_app
 from sightline.serve.browser import BrowserModel
-from sightline.serve.schemas import CaptionOptions, ExplainOptions
+from sightline.serve.schemas import CaptionBody, CaptionOptions, ExplainOptions
 from sightline.serve.settings import Settings, make_settings
 from sightline.serve.site import PageFiles, Site
+from sightline.serve.uploads import read_json
 from sightline.types import Caption, Word
 
 PATIENCE = 60
@@ -117,6 +120,54 @@ def test_the_schema_allows_what_decoding_allows_sampling_options_only_with_sampl
             allowed = True
         assert allowed == bool(given.get("sample") or given is off)
         assert jsonschema.Draft202012Validator(schema).is_valid(given) == allowed, given
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+SIZE = 200_000
+COSTLY = {
+    "numbers": b'{"photos":[' + b"0," * (SIZE // 2) + b"0]}",
+    "empty strings": b'{"photos":[' + b'"",' * (SIZE // 3) + b'""]}',
+    "unknown fields": b'{"photos":["AAAA"],' + b",".join(b'"%x":0' % number for number in range(SIZE // 8)) + b"}",
+    "one field many times": b'{"photos":["AAAA"]' + b',"beam":1' * (SIZE // 9) + b"}",
+    "a list as an option": b'{"photos":["AAAA"],"beam":[' + b"0," * (SIZE // 2) + b"0]}",
+    "nested objects": b'{"a":' * (SIZE // 5),
+    "a few unknown fields": b'{"photos":["AAAA"],' + b",".join(b'"%x":0' % number for number in range(40)) + b"}",
+    "a few numbers": b'{"photos":[0,0,0,0,0,0,0,0,0,0]}',
+    "a long name": b'{"photos":["AAAA"],"' + b"k" * SIZE + b'":0}',
+    "a long value": b'{"photos":["AAAA"],"beam":"' + b"\\u0000" * (SIZE // 6) + b'"}',
+    "long values": b'{"photos":["AAAA"],"beam":[' + b",".join([b'"%s"' % (b"v" * (SIZE // 20))] * 20) + b"]}",
+    "a long number": b'{"photos":["AAAA"],"beam":' + b"9" * 4000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_json_body_costs_memory_and_an_answer_in_proportion_to_its_size(name: str):
+    body = COSTLY[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException) as caught:
+            read_json(body, CaptionBody, max_photos=16)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status_code == 422
+    assert len(caught.value.detail) < 1000
+    assert peak < 8 * len(body) + 500_000
+
+
+def test_the_first_errors_of_a_body_are_named_and_the_others_counted():
+    body = json.dumps({"photos": ["AAAA"], **{f"field {number}": 0 for number in range(7)}}).encode()
+    with pytest.raises(HTTPException, match=r"'field 0'.*'field 4'; and 2 more errors$"):
+        read_json(body, CaptionBody, max_photos=16)
+
+
+def test_as_many_photos_and_options_as_are_allowed_fit_a_json_body():
+    photos = ["data:image/jpeg;base64,AAAA"] * 16
+    options = {"sample": True, "beam": 2, "candidates": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "seed": 1}
+    body = json.dumps({"photos": photos} | options, indent=4).encode()
+    upload = read_json(body, CaptionBody, max_photos=16)
+    assert (len(upload.photos), upload.options) == (16, options)
 
 
 # -- the app, without a socket ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from sightline.decoding.options import DecodingOptions, UserOption, user_options
 from sightline.errors import nearest
-from sightline.io.files import printable
+from sightline.io.files import counted, printable
 from sightline.serve.settings import Settings
 
 LIMITS: dict[str, dict[str, float]] = {  # tighter than those of `DecodingOptions`: other clients wait meanwhile
@@ -164,13 +165,20 @@ class ErrorOut(BaseModel):
 # -- errors in a request ----------------------------------------------------------------------------------------------
 
 
+SHOWN_ERRORS = 5
+SHORT = reprlib.Repr()  # cuts a value before it is printed: a request may hold one of many megabytes
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 60
+
+
 def error_line(error: ValidationError, model: type[BaseModel]) -> str:
-    """Everything wrong with a request, as one line."""
-    return "; ".join(dict.fromkeys(_error(item, model) for item in error.errors(include_url=False)))
+    """The first few errors of a request, as one line. `uploads.read_json` bounds how many there can be."""
+    shown = [_error(item, model) for item in error.errors(include_url=False)[:SHOWN_ERRORS]]
+    more = error.error_count() - len(shown)
+    return "; ".join([*dict.fromkeys(shown), *([f"and {counted(more, 'more error')}"] if more else [])])
 
 
 def _error(item: Any, model: type[BaseModel]) -> str:
-    field = printable(".".join(str(part) for part in item["loc"]))[:80]
+    field = printable(".".join(str(part)[:80] for part in item["loc"]))[:80]
     reason = item["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     if item["type"] == "json_invalid":
@@ -179,8 +187,7 @@ def _error(item: Any, model: type[BaseModel]) -> str:
         return f"unknown field {field!r}{nearest(field, model.model_fields)}"
     if item["type"] == "missing":
         return f"{field} is missing"
-    shown = repr(item["input"])
-    return f"{field or 'the body'} is {shown if len(shown) < 60 else shown[:60] + '…'}: {reason}"
+    return f"{field or 'the body'} is {SHORT.repr(item['input'])}: {reason}"
 
 
 # -- OpenAPI ----------------------------------------------------------------------------------------------------------
