@@ -51,7 +51,7 @@ def bulk(engine: BulkEngine, names: list[str], part_size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         for finished in engine.run(parts):
-            save_part(Path(folder), "parquet", finished.part, finished.captions, finished.failures, several=False)
+            save_part(Path(folder), "parquet", finished, several=False)
         return time.perf_counter() - began
 
 

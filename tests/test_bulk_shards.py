@@ -151,6 +151,24 @@ def _write_at(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
+def write_size(shard: Path, size: bytes) -> None:
+    """The fourth sample's text says it has another size, in a header whose checksum is right."""
+    with tarfile.open(shard) as tar:
+        entry = tar.getmember("000000003.txt")
+    header = bytearray(shard.read_bytes()[entry.offset : entry.offset + 512])
+    header[124:136], header[148:156] = size, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    _write_at(shard, entry.offset, header)
+
+
+def write_huge_size(shard: Path) -> None:
+    write_size(shard, b"\x80" + (2**62).to_bytes(11, "big"))
+
+
+def write_negative_size(shard: Path) -> None:
+    write_size(shard, b"\xff" * 10 + (-512).to_bytes(2, "big", signed=True))
+
+
 @pytest.mark.parametrize(
     ("spoil", "captioned", "complaints"),
     [
@@ -158,11 +176,13 @@ def _write_at(path: Path, offset: int, data: bytes) -> None:
         (spoil_photo, [0, 1, 2, 4, 5], ["is not an image"]),
         (cut_off, [0, 1, 2], ["is cut off, the end of the shard", "is cut off, the end of its shard"]),
         (lose_end, [0, 1, 2, 3, 4, 5], ["is cut off, the end of the shard"]),
+        (write_huge_size, [0, 1, 2, 3, 4, 5], ["is damaged from byte"]),
+        (write_negative_size, [0, 1, 2, 3, 4, 5], ["is damaged from byte"]),
         (lambda shard: shard.write_bytes(b""), [], ["is empty"]),
         (lambda shard: shard.write_bytes(b"no tar file at all" * 99), [], ["is not a tar file"]),
         (lambda shard: shard.unlink(), [], ["does not exist"]),
     ],
-    ids=["header", "photo", "cut off", "no end mark", "empty", "another file", "gone"],
+    ids=["header", "photo", "cut off", "no end mark", "size 2^62", "size -512", "empty", "another file", "gone"],
 )
 def test_a_damaged_shard_costs_only_what_is_damaged(
     shards: Path,
@@ -207,3 +227,100 @@ def test_no_byte_of_a_shard_can_stop_the_reader(shards: Path):
         assert [entry.name for entry in entries][: len(before)] == before
         assert len(entries) >= len(clean) - 1
         assert all(isinstance(one, Failure) for one in found if not isinstance(one, tarfile.TarInfo))
+
+
+def write_tar(path: Path, files: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+
+
+def read_tar(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as tar:
+        names = tar.getnames()
+        assert len(names) == len(set(names))
+        return {entry.name: tar.extractfile(entry).read() for entry in tar.getmembers()}
+
+
+def test_two_photos_of_one_name_keep_their_own_captions(
+    photos: list[Path], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from dataclasses import replace
+
+    from sightline.bulk.engine import BulkEngine
+
+    captions = BulkEngine.captions
+    monkeypatch.setattr(  # the tiny model says the same of many photos
+        BulkEngine,
+        "captions",
+        lambda self, images: [
+            replace(caption, text=f"caption {hash(image.pixels[0].tobytes())}")
+            for image, caption in zip(images, captions(self, images))
+        ],
+    )
+    data = [photo.read_bytes() for photo in photos[:5]]
+    files = [("a.jpg", data[0]), ("a.txt", b"one"), ("a.jpg", data[1]), ("a.txt", b"two"), ("b.jpg", b"bad")]
+    files += [("b.jpg", data[2]), ("c.jpg", data[3]), ("a.jpg", data[4])]
+    write_tar(tmp_path / "x.tar", files)
+    assert bulk(tmp_path / "x.tar", tmp_path / "out", tiny_model, "tar", folder=True).failed == 1
+    bulk(tmp_path / "x.tar", tmp_path / "x.jsonl", tiny_model)
+    texts = [row["caption"] for row in lines(tmp_path / "x.jsonl")]
+    assert len(set(texts)) == 5
+    written = read_tar(tmp_path / "out" / "part-000000.tar")
+    for key, photo, text in zip(("a", "a_2", "b", "c", "a_3"), data, texts, strict=True):
+        assert written[f"{key}.jpg"] == photo
+        assert written[f"{key}.txt"].decode() == text
+    assert (written["a.original.txt"], written["a_2.original.txt"]) == (b"one", b"two")
+    assert json.loads(written["a_2.json"])["sightline"]["renamed_from"] == "a.jpg"
+
+
+def test_every_photo_of_a_sample_has_its_caption_in_the_output(photos: list[Path], tiny_model: Path, tmp_path: Path):
+    write_tar(tmp_path / "x.tar", [("a.before.jpg", photos[0].read_bytes()), ("a.after.jpg", photos[1].read_bytes())])
+    bulk(tmp_path / "x.tar", tmp_path / "out", tiny_model, "tar", folder=True)
+    facts = json.loads(read_tar(tmp_path / "out" / "part-000000.tar")["a.json"])["sightline"]
+    assert list(facts["photos"]) == ["a.before.jpg", "a.after.jpg"]
+    assert facts["photos"]["a.before.jpg"]["caption"] == facts["caption"]
+
+
+def test_names_of_output_shards_stay_inside_the_folder_and_differ(photos: list[Path], tiny_model: Path, tmp_path: Path):
+    data = photos[0].read_bytes()
+    names = ["../../x.jpg", "/etc/y.jpg", "q\\..\\z.jpg", "C:/w.jpg", "a/./b..c/v.jpg", "x.jpg"]
+    files = [(name, data) for name in names]
+    write_tar(tmp_path / "x.tar", [*files, ("u.jpg", data), ("u.json", b"[1]"), ("u.txt", b"text")])
+    for shard, out in (("x.tar", "out"), ("out/part-000000.tar", "again")):  # our own output is a shard, too
+        bulk(tmp_path / shard, tmp_path / out, tiny_model, "tar", folder=True)
+        written = read_tar(tmp_path / out / "part-000000.tar")
+        found = [name for name in written if name.endswith(".jpg")]
+        assert found == ["x.jpg", "etc/y.jpg", "q/z.jpg", "w.jpg", "a/./b..c/v.jpg", "x_2.jpg", "u.jpg"]
+        assert (written["u.original.json"], written["u.original.txt"]) == (b"[1]", b"text")
+
+
+def test_links_in_a_shard_are_named(photos: list[Path], tiny_model: Path, tmp_path: Path):
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(photos[0], "a.jpg")
+        for name, kind in (("b.jpg", tarfile.SYMTYPE), ("c.jpg", tarfile.LNKTYPE), ("d.txt", tarfile.LNKTYPE)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "a.jpg"
+            tar.addfile(entry)
+    files, failures = list_shard(tmp_path / "x.tar")
+    assert len(files) == 1
+    assert [failure.source for failure in failures] == [f"{tmp_path}/x.tar::{name}" for name in ("b.jpg", "c.jpg")]
+    assert all("is a link to a.jpg" in failure.reason for failure in failures)
+
+
+def test_a_damaged_size_does_not_stop_writing_shards(
+    shards: Path, photos: list[Path], tiny_model: Path, tmp_path: Path
+):
+    write_huge_size(shards / "00000.tar")
+    assert bulk(shards, tmp_path / "out", tiny_model, "tar", folder=True).failed == 1
+    written = read_tar(tmp_path / "out" / "part-000000.tar")
+    assert len([name for name in written if name.endswith(".jpg")]) == COUNT
+
+
+def test_a_header_that_asks_for_all_memory_is_damage(tmp_path: Path):
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = tarfile.GNUTYPE_LONGNAME, 2**62
+    (tmp_path / "x.tar").write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + b"a" * 2048)
+    assert list_shard(tmp_path / "x.tar")[0] == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sightline.bulk.inputs import JobPart
+from sightline.bulk.inputs import FinishedPart, JobPart
 from sightline.bulk.reading import PartOpened, PhotoReader, PhotoResult
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, PreparedImage
@@ -23,13 +23,6 @@ class OpenPart:
     remaining: int
     captions: dict[int, Caption] = field(default_factory=dict)  # by index in the part
     failures: dict[int, Failure] = field(default_factory=dict)  # the same; negative where the part had no photo
-
-
-@dataclass(frozen=True)
-class FinishedPart:
-    part: JobPart
-    captions: list[Caption]
-    failures: list[Failure]
 
 
 class BulkListener:
@@ -113,6 +106,7 @@ class BulkEngine:
             open_part = open_parts[number]
             if open_part.remaining == 0:
                 del open_parts[number]
-                captions = [caption for _, caption in sorted(open_part.captions.items())]
+                positions = sorted(open_part.captions)
+                captions = [open_part.captions[index] for index in positions]
                 failures = [failure for _, failure in sorted(open_part.failures.items())]
-                yield FinishedPart(open_part.part, captions, failures)
+                yield FinishedPart(open_part.part, captions, positions, failures)

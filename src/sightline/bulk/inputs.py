@@ -20,7 +20,7 @@ from typing import Any
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
-from sightline.types import Failure
+from sightline.types import Caption, Failure
 
 INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
@@ -34,6 +34,16 @@ class JobPart:
     number: int
     photos: tuple[str | Failure, ...] = ()
     shard: str = ""
+
+
+@dataclass(frozen=True)
+class FinishedPart:
+    """A part with its captions and failures, each in the order of its inputs."""
+
+    part: JobPart
+    captions: list[Caption]
+    positions: list[int]  # of each caption among the part's photos: two photos of a shard may have one name
+    failures: list[Failure]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.engine import BulkEngine, BulkListener, FinishedPart
-from sightline.bulk.inputs import JobPart, import_parquet
+from sightline.bulk.engine import BulkEngine, BulkListener
+from sightline.bulk.inputs import FinishedPart, JobPart, import_parquet
 from sightline.bulk.job_folder import BulkOutput, JobFolder
 from sightline.bulk.outputs import embed, find_exiftool, write_sidecars
 from sightline.decoding import DecodingOptions
@@ -136,7 +136,7 @@ def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, 
     ):
         for finished in engine.run(job.unfinished_parts()):
             kept += write_to_photos(finished, options)
-            job.save(finished.part, finished.captions, finished.failures, several)
+            job.save(finished, several)
     seconds = time.monotonic() - began
     return conclude(job, progress, seconds, kept)
 

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sightline.bulk.inputs import JobPart, Listing, import_parquet, input_roots, list_inputs, read_parts
+from sightline.bulk.inputs import FinishedPart, JobPart, Listing, import_parquet, input_roots, list_inputs, read_parts
 from sightline.bulk.outputs import check_columns, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically
-from sightline.types import Caption, Failure
 
 log = logging.getLogger("sightline.bulk")
 
@@ -120,9 +119,9 @@ class JobFolder:
         """The parts whose file does not exist yet."""
         return (part for part in self.parts() if not self._part(part.number).exists())
 
-    def save(self, part: JobPart, captions: Sequence[Caption], failures: Sequence[Failure], several: bool) -> None:
+    def save(self, finished: FinishedPart, several: bool) -> None:
         """Write a finished part."""
-        save_part(self.folder, self.output.format, part, captions, failures, several)
+        save_part(self.folder, self.output.format, finished, several)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -229,21 +228,19 @@ def errors_path(folder: Path, format: str, number: int) -> Path:
     return folder / "_errors" / f"part-{number:06d}.{error_format(format)}"
 
 
-def save_part(
-    folder: Path, format: str, part: JobPart, captions: Sequence[Caption], failures: Sequence[Failure], several: bool
-) -> None:
+def save_part(folder: Path, format: str, finished: FinishedPart, several: bool) -> None:
     """Write a part's errors, then its captions: the rename of the captions' file is what makes the part done.
 
     On a cluster each machine saves its own parts.
     """
-    errors = errors_path(folder, format, part.number)
-    if failures:
+    errors = errors_path(folder, format, finished.part.number)
+    if finished.failures:
         with atomic_path(errors) as temporary:
-            write_failures(error_format(format), temporary, failures)
+            write_failures(error_format(format), temporary, finished.failures)
     else:
         errors.unlink(missing_ok=True)
-    with atomic_path(part_path(folder, format, part.number)) as temporary:
-        write_captions(format, temporary, part, captions, several)
+    with atomic_path(part_path(folder, format, finished.part.number)) as temporary:
+        write_captions(format, temporary, finished, several)
 
 
 def _absolute(source: str) -> str:

@@ -11,14 +11,13 @@ import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sightline.bulk.inputs import JobPart, import_parquet
-from sightline.data.shards import key_and_suffix, members
+from sightline.bulk.inputs import FinishedPart, JobPart, import_parquet
+from sightline.data.shards import group_samples, is_hidden, key_and_suffix, members, unused
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import printable, write_atomically
+from sightline.io.files import is_image_path, printable, write_atomically
 from sightline.types import COLUMNS, Caption, Failure, cell
 
 log = logging.getLogger("sightline.bulk")
@@ -32,12 +31,11 @@ METADATA_FIELDS = ("XMP-dc:Description", "IPTC:Caption-Abstract", "XMP-iptcCore:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def write_captions(
-    format: str, target: Path, part: JobPart, captions: Sequence[Caption], several: bool = False
-) -> None:
+def write_captions(format: str, target: Path, finished: FinishedPart, several: bool = False) -> None:
     """Write the captions of one part; ``several``: with a column of the other candidates."""
+    captions = finished.captions
     if format == "tar":
-        _write_shard(target, part, captions)
+        _write_shard(target, finished)
     elif format == "parquet":
         _write_parquet(target, _columns(captions, several))
     elif format == "csv":
@@ -181,13 +179,13 @@ def _write_lines(target: Path, rows: Iterable[dict[str, Any]]) -> None:
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-def _write_shard(target: Path, part: JobPart, captions: Sequence[Caption]) -> None:
+def _write_shard(target: Path, finished: FinishedPart) -> None:
     """Copy a shard with our captions added, or make a new shard of single photos."""
-    if part.shard:
-        copy_captioned(target, part.shard, {caption.source: caption for caption in captions})
+    if finished.part.shard:
+        copy_captioned(target, finished.part.shard, dict(zip(finished.positions, finished.captions)))
         return
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-        for key, suffix, data, caption in _samples(part, captions):
+        for key, suffix, data, caption in _samples(finished.part, finished.captions):
             add_file(out, f"{key}{suffix}", data)
             add_caption(out, key, caption, {"source": to_unicode(caption.source)})
 
@@ -204,40 +202,84 @@ def _samples(part: JobPart, captions: Sequence[Caption]) -> Iterator[tuple[str, 
         yield f"{part.number:06d}{index:06d}", path.suffix.lower(), data, caption
 
 
-def copy_captioned(target: Path, shard: str, captions: Mapping[str, Caption]) -> None:
+def copy_captioned(target: Path, shard: str, captions: Mapping[int, Caption]) -> None:
     """Copy a shard with our caption as each sample's ``.txt``; samples without a caption are left out.
 
-    An existing ``.txt`` becomes ``.original.txt``; ``.json`` gains the key ``sightline``; the rest is copied.
+    ``captions`` are by position among the shard's photos, as names may repeat. An existing ``.txt`` becomes
+    ``.original.txt``; ``.json`` gains the key ``sightline``; the rest is copied. Keys that repeat get a number, and
+    names that lead out of the folder they are unpacked to lose what leads out.
     """
     with Path(shard).open("rb") as file, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-        entries = (entry for entry in members(file, shard) if isinstance(entry, tarfile.TarInfo) and entry.isreg())
-        for key, group in groupby(entries, key=lambda entry: key_and_suffix(entry.name)[0]):
-            sample = list(group)
-            known = [found for entry in sample if (found := captions.get(f"{shard}::{entry.name}")) is not None]
-            if known:
-                _copy_sample(out, file, key, sample, known[0])
+        length = file.seek(0, io.SEEK_END)
+        entries = [entry for entry in members(file, shard) if isinstance(entry, tarfile.TarInfo) and entry.isreg()]
+        photos = [entry for entry in entries if is_image_path(entry.name) and not is_hidden(entry)]
+        by_offset = {entry.offset: captions[at] for at, entry in enumerate(photos) if at in captions}
+        keys: set[str] = set()
+        for sample in group_samples(entry for entry in entries if entry.offset_data + entry.size <= length):
+            captioned = [(entry, by_offset[entry.offset]) for entry in sample if entry.offset in by_offset]
+            if captioned:
+                key = unused(safe_name(key_and_suffix(sample[0].name)[0]), keys)
+                keys.add(key)
+                _copy_sample(out, file, key, sample, captioned)
 
 
 def _copy_sample(
-    out: tarfile.TarFile, file: BinaryIO, key: str, sample: list[tarfile.TarInfo], caption: Caption
+    out: tarfile.TarFile,
+    file: BinaryIO,
+    key: str,
+    sample: list[tarfile.TarInfo],
+    captioned: list[tuple[tarfile.TarInfo, Caption]],
 ) -> None:
+    """The first photo's caption is the sample's; further photos' captions are in its ``.json``, by member name."""
     metadata: dict[str, Any] = {}
+    names = {f"{key}.txt", f"{key}.json"}  # ours
     for entry in sample:
         file.seek(entry.offset_data)
         data = file.read(entry.size)
-        suffix = key_and_suffix(entry.name)[1]
+        old_key, suffix = key_and_suffix(entry.name)
         if suffix == "json" and len(data) <= LARGEST_METADATA and isinstance(found := _json(data), dict):
             metadata = found
-        else:
-            add_file(out, f"{key}.original.txt" if suffix == "txt" else entry.name, data)
-    add_caption(out, key, caption, metadata)
+            continue
+        rest = f".original.{suffix}" if suffix in ("txt", "json") else entry.name[len(old_key) :]
+        copied = safe_name(key + rest)
+        number = 1
+        while copied in names:  # a shard of ours, captioned again
+            number += 1
+            copied = f"{key}.original{number}.{suffix.rpartition('.')[2]}"
+        names.add(copied)
+        add_file(out, copied, data)
+    facts: dict[str, Any] = {}
+    if key != key_and_suffix(sample[0].name)[0]:
+        facts["renamed_from"] = to_unicode(captioned[0][0].name)
+    if len(captioned) > 1:
+        facts["photos"] = {to_unicode(entry.name): _without_source(caption) for entry, caption in captioned}
+    add_caption(out, key, captioned[0][1], metadata, facts)
 
 
-def add_caption(out: tarfile.TarFile, key: str, caption: Caption, metadata: Mapping[str, Any]) -> None:
-    """Add a sample's caption as ``.txt``, and with its metadata as ``.json``."""
+def safe_name(name: str) -> str:
+    """A member's name without what leads out of the folder it is unpacked to: ``../../x`` becomes ``x``."""
+    parts = name.replace("\\", "/").split("/")
+    if name.startswith(("/", "\\")) or ".." in parts or parts[0].endswith(":"):
+        parts = [part for part in parts if part not in ("", ".", "..") and not part.endswith(":")]
+        return "/".join(parts) or "unnamed"
+    return name
+
+
+def add_caption(
+    out: tarfile.TarFile,
+    key: str,
+    caption: Caption,
+    metadata: Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a sample's caption as ``.txt``, and with its metadata as ``.json``; ``facts`` stand beside the caption."""
     add_file(out, f"{key}.txt", caption.text.encode())
-    caption_row = {name: value for name, value in caption.as_dict().items() if name != "source"}
-    add_file(out, f"{key}.json", json.dumps({**metadata, "sightline": caption_row}).encode())
+    content = {**metadata, "sightline": {**_without_source(caption), **(facts or {})}}
+    add_file(out, f"{key}.json", json.dumps(content).encode())
+
+
+def _without_source(caption: Caption) -> dict[str, Any]:
+    return {name: value for name, value in caption.as_dict().items() if name != "source"}
 
 
 def add_file(out: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -65,7 +65,7 @@ class CaptionParts:
                 check_roots(failure, self.roots)
             rows["kept"].append(write_to_photos(finished, self.options))
             several = self.decoding.candidates > 1
-            save_part(self.folder, self.format, finished.part, finished.captions, finished.failures, several)
+            save_part(self.folder, self.format, finished, several)
             rows["photos"].append(len(finished.captions) + len(finished.failures))
             rows["failures"].append(json.dumps([[one.source, one.reason] for one in finished.failures[:MOST_NAMED]]))
         return rows

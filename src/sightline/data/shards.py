@@ -11,8 +11,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -26,6 +25,7 @@ from sightline.types import Failure
 SHARD_SUFFIX = ".tar"
 BLOCK = tarfile.BLOCKSIZE
 LARGEST_TEXT = 2**20  # bytes of a sample's .txt or .json
+LINK = "links in shards are not followed, store the photo itself"
 
 
 class ShardIndex:
@@ -72,9 +72,10 @@ def _find(folder: Path) -> list[tuple[Path, str]]:
 def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple[str, FileSlice, list[Any]]]:
     """Each photo with its name in the dataset and its captions."""
     relative = shard.relative_to(root).as_posix()
+    used: set[str] = set()
     with shard.open("rb") as file:
-        entries = (entry for entry in _entries(file, relative, builder) if entry.isreg())
-        for _, sample in groupby(entries, key=lambda entry: key_and_suffix(entry.name)[0]):
+        entries = (entry for entry in _entries(file, relative, builder) if entry.isreg() and not is_hidden(entry))
+        for sample in group_samples(entries):
             photos, captions, facts = [], [], []
             for entry in sample:
                 suffix = key_and_suffix(entry.name)[1]
@@ -86,9 +87,10 @@ def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple
                 elif suffix == "json" and entry.size <= LARGEST_TEXT:
                     facts += _described(_content(file, entry))
             for entry in photos[:1]:
-                name = f"{relative}::{entry.name}"
-                image = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{entry.name}")
-                yield name, image, captions or facts
+                member = unused(entry.name, used)  # names may repeat in a shard
+                used.add(member)
+                image = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{member}")
+                yield f"{relative}::{member}", image, captions or facts
 
 
 def _entries(file: BinaryIO, name: str, builder: DatasetBuilder) -> Iterator[tarfile.TarInfo]:
@@ -127,8 +129,14 @@ def list_shard(path: str | Path) -> tuple[list[FileSlice], list[Failure]]:
             for member in members(file, str(path)):
                 if isinstance(member, Failure):
                     failures.append(member)
-                elif member.isreg() and not PurePosixPath(member.name).name.startswith("."):
+                elif is_hidden(member):
+                    continue
+                elif member.isreg():
                     files.append(FileSlice(str(path), member.offset_data, member.size, f"{path}::{member.name}"))
+                elif (member.issym() or member.islnk()) and is_image_path(member.name):
+                    failures.append(
+                        Failure(f"{path}::{member.name}", f"is a link to {printable(member.linkname)}: {LINK}")
+                    )
     except FileNotFoundError:
         failures.append(Failure(str(path), "does not exist: check the path"))
     except OSError as error:
@@ -143,18 +151,57 @@ def key_and_suffix(name: str) -> tuple[str, str]:
     return folder + slash + key, suffix.lower()
 
 
+def is_hidden(entry: tarfile.TarInfo) -> bool:
+    return PurePosixPath(entry.name).name.startswith(".")
+
+
+def group_samples(entries: Iterable[tarfile.TarInfo]) -> Iterator[list[tarfile.TarInfo]]:
+    """Neighbouring entries of one key; a suffix that comes a second time begins another sample of the same key."""
+    sample: list[tarfile.TarInfo] = []
+    current, suffixes = "", set[str]()
+    for entry in entries:
+        key, suffix = key_and_suffix(entry.name)
+        if sample and (key != current or suffix in suffixes):
+            yield sample
+            sample, suffixes = [], set()
+        current = key
+        sample.append(entry)
+        suffixes.add(suffix)
+    if sample:
+        yield sample
+
+
+def unused(name: str, used: Container[str]) -> str:
+    """The name itself, or with a number where it is taken: of ``a/b.jpg`` the second is ``a/b_2.jpg``."""
+    key, _ = key_and_suffix(name)
+    number, found = 1, name
+    while found in used:
+        number += 1
+        found = f"{key}_{number}{name[len(key) :]}"
+    return found
+
+
 def members(file: BinaryIO, name: str) -> Iterator[tarfile.TarInfo | Failure]:
-    """Every entry of a tar file; a damaged stretch is skipped up to the next sound header and comes as a failure."""
+    """Every entry of a tar file; a damaged stretch is skipped up to the next sound header and comes as a failure.
+
+    An entry whose size leads out of the file is either the last of a shard that is cut off, or its size is damaged:
+    then headers follow.
+    """
     length = file.seek(0, io.SEEK_END)
     position = 0
     while True:
         reached = position
-        for entry in _run(file, position):
-            reached = entry.offset_data + -(-entry.size // BLOCK) * BLOCK
+        for entry in _run(file, position, length):
+            end = entry.offset_data + -(-entry.size // BLOCK) * BLOCK
+            if entry.size < 0 or end > length:
+                if _next_header(file, entry.offset_data, length) >= 0:
+                    break
+                if entry.size >= 0:
+                    yield entry
+                yield Failure(name, "is cut off, the end of the shard is missing: copy or download it again")
+                return
+            reached = end
             yield entry
-        if reached > length:
-            yield Failure(name, "is cut off, the end of the shard is missing: copy or download it again")
-            return
         file.seek(reached)
         block = file.read(BLOCK)
         if len(block) == BLOCK and not any(block):
@@ -173,15 +220,27 @@ def members(file: BinaryIO, name: str) -> Iterator[tarfile.TarInfo | Failure]:
         )
 
 
-def _run(file: BinaryIO, position: int) -> Iterator[tarfile.TarInfo]:
+class _Bounded:
+    """A file that never asks for more memory than is left to read, whatever size a header names."""
+
+    mode = "rb"
+
+    def __init__(self, file: BinaryIO, length: int):
+        self.seek, self.tell, self._file, self._length = file.seek, file.tell, file, length
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(max(0, min(size, self._length - self._file.tell())))
+
+
+def _run(file: BinaryIO, position: int, length: int) -> Iterator[tarfile.TarInfo]:
     """The entries from here on, up to whatever tarfile cannot read; it does not say whether that is the end."""
     file.seek(position)
     try:
-        with tarfile.TarFile(fileobj=file) as tar:
+        with tarfile.TarFile(fileobj=_Bounded(file, length)) as tar:
             while (entry := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
                 yield entry
-    except (tarfile.TarError, ValueError, OverflowError):
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError, OSError):
         return
 
 
