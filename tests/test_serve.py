@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -209,11 +210,13 @@ class Client:
         self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.sent: list[dict[str, Any]] = []
 
-    def start(self, body: bytes, more: bool = False, **headers: str) -> asyncio.Task[None]:
+    def start(
+        self, body: bytes, more: bool = False, method: str = "POST", path: str = "/v1/caption", **headers: str
+    ) -> asyncio.Task[None]:
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/v1/caption",
-            "raw_path": b"/v1/caption", "root_path": "", "scheme": "http", "query_string": b"", "client": ("x", 1),
-            "server": ("x", 2),
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
+            "raw_path": quote(path).encode(), "root_path": "", "scheme": "http", "query_string": b"",
+            "client": ("x", 1), "server": ("x", 2),
             "headers": [
                 (name.lower().replace("_", "-").encode(), value.encode())
                 for name, value in ({"host": "localhost:1", "content-type": "application/json"} | headers).items()
@@ -247,7 +250,7 @@ BODY = json.dumps({"photos": [base64.b64encode(b"photo").decode()]}).encode()
 
 def test_too_slow_an_upload_gets_408_and_too_slow_an_answer_503_with_retry_after():
     async def scenario() -> None:
-        async with running(timeout=0.1) as (app, _):
+        async with running(timeout=0.5) as (app, _):
             slow = Client(app)
             await slow.start(BODY[:10], more=True)
             assert slow.status == 408
@@ -267,20 +270,74 @@ def test_a_client_that_disconnects_frees_its_slot_at_once_uploading_or_waiting()
             for body, more in ((BODY[:10], True), (BODY, False)):
                 client = Client(app)
                 task = client.start(body, more)
-                while not slots.in_flight:
+                while not (slots.bytes if more else slots.in_flight):
                     await asyncio.sleep(0)
-                refused = Client(app)
-                await refused.start(BODY)
-                assert refused.status == 429
+                assert slots.bytes == len(body)
+                if not more:
+                    refused = Client(app)
+                    await refused.start(BODY)
+                    assert refused.status == 429
                 client.incoming.put_nowait({"type": "http.disconnect"})
                 await asyncio.wait_for(task, PATIENCE)
-                assert slots.in_flight == 0
+                assert (slots.in_flight, slots.bytes) == (0, 0)
             assert app.state.service.metrics.disconnects._value.get() == 2
             next_one = Client(app)
             model.gate.set()
             await next_one.start(BODY)
             assert next_one.status == 200
             assert b'"5 bytes"' in next_one.sent[1]["body"]
+
+    asyncio.run(scenario())
+
+
+def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sightline.serve.uploads.IDLE_SECONDS", 0.2)
+
+    async def scenario() -> None:
+        async with running(queue=2, max_photos=1, timeout=PATIENCE) as (app, model):
+            model.gate.set()
+            silent = [Client(app) for _ in range(8)]
+            tasks = [client.start(BODY[:5], more=True) for client in silent]
+            while app.state.service.slots.bytes < 8 * 5:
+                await asyncio.sleep(0)
+            other = Client(app)
+            await other.start(BODY)
+            assert other.status == 200
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+            assert {client.status for client in silent} == {408}
+            assert app.state.service.slots.bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_bytes_of_all_uploads_together_are_limited():
+    async def scenario() -> None:
+        async with running(queue=1, max_photos=1, max_bytes=2**21, timeout=PATIENCE) as (app, _):
+            assert app.state.service.slots.max_bytes == 4 * 2**21
+            large = [Client(app) for _ in range(4)]
+            tasks = [client.start(bytes(2**21), more=True) for client in large]
+            while app.state.service.slots.bytes < 4 * 2**21:
+                await asyncio.sleep(0)
+            refused = Client(app)
+            await refused.start(BODY)
+            assert refused.status == 429
+            for client in large:
+                client.incoming.put_nowait({"type": "http.disconnect"})
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+            assert app.state.service.slots.bytes == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/docs", "/openapi.json", "/v1/caption", "/index.html"])
+@pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\x7f"])
+def test_a_path_with_a_control_character_is_unknown(path: str, character: str):
+    async def scenario() -> None:
+        async with running() as (app, _):
+            client = Client(app)
+            await client.start(b"", method="GET", path=path + character)
+            assert client.status == 404
+            assert b"nothing here" in client.sent[1]["body"]
 
     asyncio.run(scenario())
 

@@ -178,16 +178,22 @@ def test_a_result_does_not_keep_its_photo_in_memory():
 
 
 def test_slots_are_released_however_a_request_ends():
-    slots = Slots(3, Batcher(Recorder(), max_batch=4))
-    with slots.acquire() as resize:
-        resize(3)
+    slots = Slots(3, 1000, Batcher(Recorder(), max_batch=4))
+    with slots.request() as hold:
+        hold.add_photos(3)
         assert slots.in_flight == 3
-        with pytest.raises(HTTPException) as full, slots.acquire():
+        with pytest.raises(HTTPException) as full, slots.request():
             pass
         assert full.value.status_code == 429
         assert int((full.value.headers or {})["Retry-After"]) >= 1
-    with pytest.raises(KeyError), slots.acquire():
+    with pytest.raises(KeyError), slots.request() as hold:
+        hold.add_photos(2)
+        hold.add_bytes(400)
         raise KeyError
-    with pytest.raises(HTTPException), slots.acquire() as resize:
-        resize(4)
-    assert slots.in_flight == 0
+    with pytest.raises(HTTPException), slots.request() as hold:
+        hold.add_photos(4)
+    with slots.request() as first, pytest.raises(HTTPException, match="uploads of 900 bytes are in flight"):
+        first.add_bytes(900)
+        with slots.request() as second:
+            second.add_bytes(101)
+    assert (slots.in_flight, slots.bytes) == (0, 0)

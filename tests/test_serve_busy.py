@@ -127,7 +127,9 @@ def test_a_server_that_is_stopped_answers_the_requests_in_flight(
         for name, value in (server.headers | {"Content-Type": MULTIPART, "Content-Length": str(len(body))}).items():
             uploading.putheader(name, value)
         uploading.endheaders(body[:100])
-        server.wait_for("sightline_in_flight_photos", 6)
+        server.wait_for("sightline_in_flight_photos", 5)
+        arrived = sum(len(form([photo], {})) for photo in photo_bytes[:5])
+        server.wait_for("sightline_upload_bytes", arrived + 100)
 
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not can_connect(server.port), "the socket to close")

@@ -285,6 +285,40 @@ def test_what_is_not_http_gets_a_line(server: RunningServer):
     assert server.get("/healthz").status == 200
 
 
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (HEALTH + b"X-Large: " + b"a" * 100_000 + b"\r\n\r\n", 431, b"16,384 bytes"),
+        (HEALTH + b"X: y\r\n" * 10_000 + b"\r\n", 431, b"16,384 bytes"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431, b"16,384 bytes"),
+        (CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n", 400, b"exclude each other"),
+        (CHUNKED + b"content-length: 0\r\n\r\n0\r\n\r\n", 400, b"exclude each other"),
+    ],
+)
+def test_large_headers_and_two_lengths_are_refused_first_or_behind_another_request(
+    server: RunningServer, request_: bytes, status: int, words: bytes
+):
+    alone = raw(server, request_)
+    assert alone.startswith(b"HTTP/1.1 %d " % status)
+    assert words in alone
+    behind = raw(server, HEALTH + b"\r\n" + request_)
+    assert behind.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 %d " % status in behind
+    assert words in behind
+    accepted = raw(server, HEALTH + b"Connection: close\r\nX-Long: " + b"a" * 15_000 + b"\r\n\r\n")
+    assert accepted.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/docs", "/openapi.json", "/model/vocabulary.json"])
+def test_head_gets_the_headers_of_get_and_no_body(server: RunningServer, path: str):
+    whole, head = server.get(path), server.ask("HEAD", path)
+    assert (head.status, head.body, head.headers["content-type"]) == (200, b"", whole.headers["content-type"])
+
+
 def test_uploads_that_break_off_leave_nothing_behind(server: RunningServer, photo_bytes: list[bytes]):
     body = form([photo_bytes[0]], {})
     head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\n"
@@ -323,7 +357,13 @@ def test_other_sites_and_other_names_are_refused(server: RunningServer, photo_by
 def test_only_files_of_the_page_and_its_model_are_served(server: RunningServer):
     file = server.get("/model/vocabulary.json")
     assert (file.status, file.json) == (200, ["a"])
-    assert server.get("/model/vocabulary.json", If_None_Match=file.headers["etag"]).status == 304
+    etag = file.headers["etag"]
+    for given in (etag, f"W/{etag}", f'"other", {etag}', f'W/"a",W/{etag} , "b"', "*"):
+        assert server.get("/model/vocabulary.json", If_None_Match=given).status == 304, given
+    assert server.get("/model/vocabulary.json", If_None_Match='"other", "another"').status == 200
+    lines = f'If-None-Match: "other"\r\nIf-None-Match: {etag}\r\nConnection: close\r\n\r\n'
+    request = b"GET /model/vocabulary.json HTTP/1.1\r\nHost: localhost\r\n" + lines.encode()
+    assert raw(server, request).startswith(b"HTTP/1.1 304 ")
     assert server.ask("HEAD", "/model/vocabulary.json").body == b""
     for path in (
         "/model/secret.pem", "/model/", "/model/../app.py", "/model/%2e%2e/app.py", "/../../../etc/passwd",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.client import responses
 from typing import Any, TypeVar
 
@@ -21,7 +21,15 @@ from sightline.errors import ConfigError, ImageError
 from sightline.serve import schemas
 from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
-from sightline.serve.middleware import METRICS_TYPE, AccessControl, AsciiJSON, Metrics, SecurityHeaders, error_response
+from sightline.serve.middleware import (
+    METRICS_TYPE,
+    NOT_FOUND,
+    AccessControl,
+    AsciiJSON,
+    Metrics,
+    SecurityHeaders,
+    error_response,
+)
 from sightline.serve.settings import Settings
 from sightline.serve.site import Site
 from sightline.serve.uploads import ACCEPTED, Upload, limited_body, read_form, read_json
@@ -29,7 +37,7 @@ from sightline.serve.uploads import ACCEPTED, Upload, limited_body, read_form, r
 PHOTO_THREADS = 2  # that open photos
 DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this case
 
-ERRORS = {404: "there is nothing here: / has the page, /docs the API", 405: "not with this method: see /docs"}
+ERRORS = {404: NOT_FOUND, 405: "not with this method: see /docs"}
 
 DESCRIPTION = """\
 Describes photos in one sentence, and shows where each word came from. Send a form with files, or JSON with base64:
@@ -45,40 +53,56 @@ Value = TypeVar("Value")
 
 
 class Slots:
-    """The limit of photos in flight: one slot for each photo that is arriving, waiting or being captioned.
+    """The limits of photos in flight and of the bytes that requests hold. HTTP 429 where one is reached.
 
-    Used from the event loop only, so that nothing needs a lock.
+    A photo takes a slot when it has arrived. A body that is still arriving takes its bytes and no slot: a client that
+    announces a body and does not send it keeps nobody else out. Used from the event loop only, so that nothing needs
+    a lock.
     """
 
-    def __init__(self, limit: int, batcher: Batcher):
-        self.limit, self.batcher = limit, batcher
-        self.in_flight = 0
+    def __init__(self, limit: int, max_bytes: int, batcher: Batcher):
+        self.limit, self.max_bytes, self.batcher = limit, max_bytes, batcher
+        self.in_flight = self.bytes = 0
 
     @contextmanager
-    def acquire(self) -> Iterator[Callable[[int], None]]:
-        """One slot from the headers of a request to its end, however it ends.
-
-        Gives a function that changes the number of slots once the photos are counted. HTTP 429 where none is free.
-        """
-        held = 0
-
-        def resize(count: int) -> None:
-            nonlocal held
-            if self.in_flight + count - held > self.limit:
-                raise self._full()
-            self.in_flight += count - held
-            held = count
-
+    def request(self) -> Iterator[Hold]:
+        """What one request holds until it ends, however it ends. While no slot is free it need not send its body."""
+        hold = Hold(self)
         try:
-            resize(1)
-            yield resize
+            if self.in_flight >= self.limit:
+                raise self.full_queue()
+            yield hold
         finally:
-            self.in_flight -= held
+            self.in_flight -= hold.photos
+            self.bytes -= hold.bytes
 
-    def _full(self) -> HTTPException:
-        photos = "1 photo is" if self.in_flight == 1 else f"{self.in_flight} photos are"
+    def full_queue(self) -> HTTPException:
+        return self.full("1 photo is" if self.in_flight == 1 else f"{self.in_flight} photos are")
+
+    def full(self, what: str) -> HTTPException:
         retry = {"Retry-After": str(self.batcher.seconds_for(self.in_flight))}
-        return HTTPException(429, f"{photos} in flight already: try again later", retry)
+        return HTTPException(429, f"{what} in flight already: try again later", retry)
+
+
+@dataclass
+class Hold:
+    """The bytes and the slots of one request."""
+
+    slots: Slots
+    bytes: int = 0
+    photos: int = 0
+
+    def add_bytes(self, count: int) -> None:
+        if self.slots.bytes + count > self.slots.max_bytes:
+            raise self.slots.full(f"uploads of {self.slots.bytes:,} bytes are")
+        self.slots.bytes += count
+        self.bytes += count
+
+    def add_photos(self, count: int) -> None:
+        if self.slots.in_flight + count > self.slots.limit:
+            raise self.slots.full_queue()
+        self.slots.in_flight += count
+        self.photos += count
 
 
 class Service:
@@ -87,20 +111,20 @@ class Service:
     def __init__(self, work: CaptionWork, settings: Settings, paths: frozenset[str]):
         self.work, self.settings = work, settings
         self.batcher = Batcher(work, settings.batch)
-        self.slots = Slots(settings.queue, self.batcher)
-        self.metrics = Metrics(paths, lambda: self.slots.in_flight)
+        self.slots = Slots(settings.queue, settings.upload_bytes, self.batcher)
+        self.metrics = Metrics(paths, lambda: self.slots.in_flight, lambda: self.slots.bytes)
         self.batcher.on_batch = self.metrics.observe_batch
         self.pool = ThreadPoolExecutor(PHOTO_THREADS, "sightline-photos")
 
     async def answer(self, request: Request, explain: bool) -> Response:
         """From a request to its captions or explanations, within the limits and until the client disconnects."""
-        with self.slots.acquire() as resize:
+        with self.slots.request() as hold:
             arrived = False
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    upload = await self.read(request, explain)
+                    upload = await self.read(request, explain, hold)
                     arrived = True
-                    resize(len(upload.photos))
+                    hold.add_photos(len(upload.photos))
                     return await unless_disconnected(request, self.caption(upload, explain))
             except TimeoutError:
                 seconds = f"{self.settings.timeout:g} seconds"
@@ -113,16 +137,17 @@ class Service:
                 self.metrics.disconnects.inc()
                 return Response(status_code=DISCONNECTED)
 
-    async def read(self, request: Request, explain: bool) -> Upload:
+    async def read(self, request: Request, explain: bool, hold: Hold) -> Upload:
         settings = self.settings
         if request.url.query:
             raise HTTPException(422, "options go into the body, not after a question mark: send them as fields")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        chunks = limited_body(request, settings.max_bytes, hold.add_bytes)
         if kind == "multipart/form-data":
             form = schemas.ExplainOptions if explain else schemas.CaptionOptions
-            return await read_form(request, form, settings.max_bytes, settings.max_photos)
+            return await read_form(request.headers, chunks, form, settings.max_photos)
         if kind == "application/json":
-            body = b"".join([chunk async for chunk in limited_body(request, settings.max_bytes)])
+            body = b"".join([chunk async for chunk in chunks])
             model = schemas.ExplainBody if explain else schemas.CaptionBody
             return await self.in_pool(read_json, body, model, settings.max_photos)
         raise HTTPException(415, f"the content type is {kind or 'missing'!r}: send {ACCEPTED}")
@@ -221,6 +246,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
         """Caption one or more photos, with a heat map and the alternatives for each word."""
         return await service.answer(request, explain=True)
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", response_model=schemas.HealthOut, tags=["service"])
     async def health() -> Response:
         """Whether the server works, which model it has, and its limits."""
@@ -235,6 +261,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
             }
         )  # fmt: skip
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics", response_class=Response, tags=["service"])
     async def metrics() -> Response:
         """Counters and durations for Prometheus."""
@@ -242,6 +269,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
 
     document = schemas.openapi_document(app, settings, defaults)
 
+    @app.head("/openapi.json", include_in_schema=False)
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
         return AsciiJSON(document)

@@ -34,6 +34,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
 PROTECTED = ("/v1/", "/metrics")  # what needs the token; the page, its files and /healthz do not
+NOT_FOUND = "there is nothing here: / has the page, /docs the API"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -63,7 +64,7 @@ def error_response(error: HTTPException) -> Response:
 class Metrics:
     """For Prometheus. A registry of its own, so that two servers in one process do not count for each other."""
 
-    def __init__(self, paths: frozenset[str], in_flight: Callable[[], int]):
+    def __init__(self, paths: frozenset[str], in_flight: Callable[[], int], upload_bytes: Callable[[], int]):
         self.paths = paths
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -75,8 +76,10 @@ class Metrics:
         self.batches = Histogram("sightline_batch_photos", "Photos in one batch.", buckets=BATCH_SIZES, **here)
         self.computing = Counter("sightline_model_seconds", "Time the model's threads were busy.", **here)
         self.disconnects = Counter("sightline_disconnects", "Clients that disconnected before their response.", **here)
-        gauge = Gauge("sightline_in_flight_photos", "Photos arriving, waiting or being captioned.", **here)
+        gauge = Gauge("sightline_in_flight_photos", "Photos waiting or being captioned.", **here)
         gauge.set_function(in_flight)
+        gauge = Gauge("sightline_upload_bytes", "Bytes of the requests that are arriving or in flight.", **here)
+        gauge.set_function(upload_bytes)
 
     def observe_request(self, path: str, status: int, seconds: float) -> None:
         label = path if path in self.paths else "other"  # unknown paths must not add labels
@@ -135,6 +138,8 @@ class AccessControl:
             await send(message)
 
         try:
+            if any(character < " " or character == "\x7f" for character in scope["path"]):
+                raise HTTPException(404, NOT_FOUND)  # a route's pattern would accept a line break at the end
             self.check(scope["path"], Headers(scope=scope))
             await self.app(scope, receive, send_and_note)
         except HTTPException as error:

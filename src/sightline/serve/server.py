@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 import uvicorn
 from PIL import Image
+from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sightline.errors import ConfigError
@@ -33,10 +34,39 @@ HEADER_SECONDS = 10  # for a request's headers, and for the rest of a body that 
 HEADER_BYTES = 16 * 1024
 
 
+class StrictConnection(h11.Connection):
+    """h11 limits headers only while they are incomplete, and reads a body whose length is given in two ways.
+
+    Two lengths are how a request is smuggled past a proxy, which may believe the other one.
+    """
+
+    error = HTTPException(400, "this is not an HTTP request that can be read: check the client")
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            size = (
+                len(event.method) + len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            )
+            if size > HEADER_BYTES:
+                self.error = HTTPException(431, f"the headers are larger than {HEADER_BYTES:,} bytes: send fewer")
+            elif {b"content-length", b"transfer-encoding"} <= names:
+                self.error = HTTPException(400, "Content-Length and Transfer-Encoding exclude each other: send one")
+            else:
+                return event
+            raise h11.RemoteProtocolError(self.error.detail)
+        return event
+
+
 class TimeoutProtocol(H11Protocol):
     """uvicorn's protocol waits for the end of a request's headers without limit; this one does not."""
 
     timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.conn: StrictConnection = StrictConnection(h11.SERVER, HEADER_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -59,11 +89,14 @@ class TimeoutProtocol(H11Protocol):
             self.timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """To what is not HTTP, or has headers of more than `HEADER_BYTES`."""
+        """To what is not HTTP, or what `StrictConnection` does not accept."""
+        error = self.conn.error
         headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Connection", "close")]
-        body = AsciiJSON({"error": "this is not an HTTP request that can be read: check the client"}).body
+        body = AsciiJSON({"error": error.detail}).body
         events: list[Any] = [
-            h11.Response(status_code=400, headers=[(name.encode(), value.encode()) for name, value in headers]),
+            h11.Response(
+                status_code=error.status_code, headers=[(name.encode(), value.encode()) for name, value in headers]
+            ),
             h11.Data(data=bytes(body)),
             h11.EndOfMessage(),
         ]

@@ -13,7 +13,7 @@ MEGABYTE = 2**20
 
 
 class Settings(BaseModel):
-    """Memory is bounded by these: at most ``queue`` × ``max_bytes`` of uploads, and two photos of ``max_pixels``."""
+    """Memory is bounded by these: at most ``upload_bytes`` of uploads, and two photos of ``max_pixels``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -23,7 +23,7 @@ class Settings(BaseModel):
     max_bytes: int = Field(20 * MEGABYTE, ge=1024, le=1024 * MEGABYTE)  # of a request's body
     max_pixels: int = Field(50_000_000, ge=1, le=178_956_970)  # of a photo
     max_photos: int = Field(16, ge=1, le=1000)  # of a request
-    queue: int = Field(64, ge=1, le=100_000)  # photos in flight: arriving, waiting and being captioned
+    queue: int = Field(64, ge=1, le=100_000)  # photos in flight: waiting and being captioned
     batch: int = Field(16, ge=1, le=1000)  # photos captioned at once
     timeout: float = Field(30, gt=0, le=3600)  # seconds from a request's headers to its response
     cors_origins: tuple[str, ...] = ()
@@ -51,6 +51,11 @@ class Settings(BaseModel):
         if self.max_photos > self.queue:
             raise ValueError(f"queue is {self.queue}, but a request may bring max_photos {self.max_photos}")
         return self
+
+    @property
+    def upload_bytes(self) -> int:
+        """The limit for all requests together: some of the largest, or a full queue of usual ones."""
+        return max(min(max(self.queue, 4), 32) * self.max_bytes, 4 * MEGABYTE * self.queue)
 
     @property
     def is_local(self) -> bool:

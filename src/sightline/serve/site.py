@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -68,6 +69,13 @@ class PageFiles(StaticFiles):
         if not PLAIN_NAME.fullmatch(name.as_posix()) or name.suffix not in KINDS:
             return "", None
         return super().lookup_path(path)
+
+    def is_not_modified(self, response_headers: Headers, request_headers: Headers) -> bool:
+        """Also where If-None-Match is a list, on one line or on several."""
+        if given := ",".join(request_headers.getlist("if-none-match")):
+            tags = {tag.strip().removeprefix("W/") for tag in given.split(",")}
+            return "*" in tags or response_headers["etag"] in tags
+        return super().is_not_modified(response_headers, request_headers)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200

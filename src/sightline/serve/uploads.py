@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from sightline.io.files import counted, printable
 from sightline.serve.schemas import DECODING, Options, Photos, error_line
 
+IDLE_SECONDS = 10  # between two chunks of a body
 MAX_FIELD = 64  # characters of an option in a form
 MAX_NAME = 200
 ACCEPTED = "multipart/form-data or application/json"
@@ -48,22 +50,39 @@ class Multipart(MultiPartParser):
         self.complete = True
 
 
-async def limited_body(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    """The body in chunks, up to the limit; one that announces a greater length is refused at once."""
+async def limited_body(
+    request: Request, max_bytes: int, on_bytes: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
+    """The body in chunks, up to the limit; one that announces a greater length is refused at once.
+
+    ``on_bytes`` gets the number of bytes in each chunk. HTTP 408 where no chunk comes for `IDLE_SECONDS`.
+    """
     too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes: send fewer or smaller photos")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise too_large
-    count = 0
-    async for chunk in request.stream():
+    count, stream = 0, request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_SECONDS) as idle:
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            if not idle.expired():
+                raise
+            raise HTTPException(408, f"no byte arrived for {IDLE_SECONDS:g} seconds: send the request again") from None
+        if chunk is None:
+            return
         count += len(chunk)
         if count > max_bytes:
             raise too_large
+        on_bytes(len(chunk))
         yield chunk
 
 
-async def read_form(request: Request, model: type[Options], max_bytes: int, max_photos: int) -> Upload:
-    parser = Multipart(request.headers, limited_body(request, max_bytes), max_photos)
+async def read_form(
+    headers: Headers, chunks: AsyncGenerator[bytes, None], model: type[Options], max_photos: int
+) -> Upload:
+    parser = Multipart(headers, chunks, max_photos)
     try:
         form = await parser.parse()
     except MultiPartException as error:
