@@ -40,7 +40,12 @@ def __getattr__(name: str) -> Any:
         return import_module("sightline.explain")
     if name not in _HOMES:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
-    return getattr(import_module(f"sightline.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"sightline.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        from sightline.errors import missing_extra
+
+        raise missing_extra(error, f"sightline.{name}") or error from None
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.data.shards import SHARD_SUFFIX
-from sightline.errors import ConfigError, DataError
+from sightline.errors import ConfigError, DataError, MissingExtraError, install_command
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
 from sightline.types import Caption, Failure
 
@@ -268,5 +268,6 @@ def import_parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError("Parquet needs pyarrow: run `pip install pyarrow`, or write .jsonl or .csv instead") from None
+        reason = f"Parquet needs pyarrow: {install_command('bulk')}, or write .jsonl or .csv instead"
+        raise MissingExtraError(reason) from None
     return pyarrow.parquet

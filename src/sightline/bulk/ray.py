@@ -30,7 +30,7 @@ from sightline.bulk.job import (
 from sightline.bulk.job_folder import JobFolder, part_path, save_part
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import load
-from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.errors import ConfigError, DataError, MissingExtraError, SightlineError, install_command
 from sightline.io.progress import meter
 from sightline.nn.hub import SHIPPED
 from sightline.types import Failure
@@ -174,5 +174,5 @@ def import_ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise ConfigError("a cluster needs Ray: run `pip install 'ray[data]' pyarrow`, or leave out --ray") from None
+        raise MissingExtraError(f"a cluster needs Ray: {install_command('ray')}, or leave out --ray") from None
     return ray

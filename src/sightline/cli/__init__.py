@@ -24,7 +24,7 @@ from sightline.cli.models import export, load, models, push
 from sightline.cli.retrieval import retrieval
 from sightline.cli.serve import serve
 from sightline.cli.train import features, pseudo_caption, recipes, train
-from sightline.errors import ConfigError, SightlineError
+from sightline.errors import ConfigError, SightlineError, missing_extra
 
 app = typer.Typer(
     name="sightline",
@@ -92,6 +92,8 @@ def run(arguments: list[str], debug: bool = False) -> int:
 
 
 def _report(error: Exception) -> int:
+    if isinstance(error, ModuleNotFoundError):  # of an extra
+        error = missing_extra(error) or error
     if isinstance(error, ConfigError):
         if is_first_process():  # under torchrun every process finds the same fault
             complain(f"error: {error}")

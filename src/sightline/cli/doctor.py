@@ -12,24 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.console import failure_line
-from sightline.errors import SightlineError
+from sightline.errors import EXTRAS, SightlineError, install_command, missing_packages
 from sightline.io.files import counted
 from sightline.types import Failure
 
 if TYPE_CHECKING:
     from sightline.data import Dataset
 
-NEEDED = (
-    "torch", "torchvision", "timm", "onnxruntime", "tokenizers", "safetensors", "huggingface_hub", "accelerate",
-    "pydantic", "typer", "rich", "pillow", "numpy",
-)  # fmt: skip
-OPTIONAL = {
-    "tensorboard": "curves while training",
-    "pycocoevalcap": "METEOR's tables",
-    "pillow-heif": "HEIC photos",
-    "onnxscript": "`sightline export`",
-    "fastapi": "sightline serve",
-}
+NEEDED = ("onnxruntime", "numpy", "pillow", "pillow-heif", "safetensors", "pydantic", "typer", "rich", "tomli-w")
 PHOTOS = 50  # of the val split, captioned to see whether captions depend on the photo
 
 Finding = tuple[str, str]  # "ok", "note" or "fault", and a line
@@ -65,14 +55,18 @@ def _print(findings: Iterator[Finding]) -> int:
 
 
 def installed() -> Iterator[Finding]:
-    """Versions of required and optional packages."""
+    """Versions of the packages that are always needed, then of each extra's, or what an extra would bring."""
     yield "ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     for name in NEEDED:
         version = _version(name)
         yield ("ok", f"{name} {version}") if version else ("fault", f"{name} is not installed: pip install {name}")
-    for name, purpose in OPTIONAL.items():
-        version = _version(name)
-        yield ("ok", f"{name} {version}") if version else ("note", f"{name} is not installed; needed for {purpose}")
+    for extra, (purpose, packages) in EXTRAS.items():
+        if missing := missing_packages(extra):
+            lacks = ", ".join(missing)
+            yield "note", f"extra {extra} is not installed ({lacks}): {purpose}; {install_command(extra)}"
+        else:
+            names = [package.partition("[")[0] for package in packages.values()]
+            yield "ok", f"extra {extra}: " + ", ".join(f"{name} {_version(name)}" for name in names)
 
 
 def _version(name: str) -> str | None:
@@ -83,7 +77,21 @@ def _version(name: str) -> str | None:
 
 
 def works() -> Iterator[Finding]:
-    """The imports that break most often, and a caption from a tiny untrained model."""
+    """The imports that break most often, a caption from a tiny untrained model, and METEOR's tables."""
+    if not missing_packages("train"):
+        yield from _torch_works()
+    if missing_packages("metrics"):
+        return
+    from sightline.evaluation.metrics.meteor_build import find_source
+
+    try:
+        find_source()
+        yield "ok", "METEOR's tables are here"
+    except SightlineError as error:
+        yield "note", f"METEOR is left out of scores: {error}"
+
+
+def _torch_works() -> Iterator[Finding]:
     for label, module in (
         ("torchvision", "sightline.nn.torchvision_import"),
         ("timm", "timm"),
@@ -98,16 +106,9 @@ def works() -> Iterator[Finding]:
         yield "ok", f"a tiny model captions a picture on {device}"
     except Exception as error:
         yield "fault", f"a tiny model cannot caption a picture: {type(error).__name__}: {error}"
-    from sightline.evaluation.metrics.meteor_build import find_source
     from sightline.nn.encoders import ENCODERS
 
     yield "ok", f"encoders: {', '.join(ENCODERS)}, and any timm model by its name there"
-
-    try:
-        find_source()
-        yield "ok", "METEOR's tables are here"
-    except SightlineError as error:
-        yield "note", f"METEOR is left out of scores: {error}"
 
 
 def _tiny_caption() -> str:

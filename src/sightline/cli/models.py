@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from sightline.cli.console import complain, console, percent
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -67,6 +67,8 @@ def load(
     ] = None,
 ) -> None:
     """Fetch a model from the Hugging Face hub. Then every verb takes --model OWNER/MODEL, offline too."""
+    require("train", "sightline load, which checks the whole model,")
+
     from sightline.nn.hub import load_from_hub
 
     checkpoint = load_from_hub(name, revision)
@@ -81,6 +83,8 @@ def push(
     message: Annotated[str | None, typer.Option("--message", help="The commit message.")] = None,
 ) -> None:
     """Publish a model on the Hugging Face hub. Log in first with `hf auth login`."""
+    require("train", "sightline push, which checks the whole model,")
+
     from sightline.nn.hub import push as run
     from sightline.nn.hub import resolve
 
@@ -105,6 +109,8 @@ def export(
     licence: Annotated[str, typer.Option("--licence", help="The model's licence, written to sightline.json.")] = "",
 ) -> None:
     """Write a model as ONNX graphs. onnxruntime then runs it, without torch."""
+    require("onnx", "sightline export")
+
     from sightline.serve.browser import copy_page
 
     site = web and web.expanduser()

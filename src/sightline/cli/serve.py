@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.console import Datastore, Models
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, require
 from sightline.io.files import printable
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
     from sightline.serve.browser import BrowserModel
-
-NEEDED = {
-    "fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
-    "prometheus_client": "prometheus-client",
-}  # fmt: skip
 
 
 def serve(
@@ -62,7 +57,7 @@ def serve(
     ] = False,
 ) -> None:
     """Caption photos over HTTP, with a page at /. Only this machine can reach it unless --host says otherwise."""
-    _check_installed()
+    require("serve", "sightline serve")
 
     from sightline.serve.settings import make_settings
 
@@ -92,13 +87,6 @@ def _page(captioner: Captioner, chosen: Path | None, on_server: bool) -> Browser
     if chosen is not None:
         return BrowserModel(chosen)
     return BrowserModel(reason="") if on_server else find_browser_model(captioner)
-
-
-def _check_installed() -> None:
-    from importlib.util import find_spec
-
-    if missing := [wheel for module, wheel in NEEDED.items() if find_spec(module) is None]:
-        raise ConfigError(f"sightline serve needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def _token(file: Path | None) -> str | None:

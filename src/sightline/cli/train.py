@@ -23,6 +23,7 @@ from sightline.cli.console import (
     percent,
     score_label,
 )
+from sightline.errors import ConfigError, require
 
 
 def train(
@@ -37,6 +38,8 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="The same as --set training.seed=N.")] = None,
 ) -> None:
     """Train a recipe. Under torchrun the processes share the work."""
+    require("train", "sightline train")
+
     from sightline.recipes.config import load_recipe
 
     changes = [*(overrides or ()), *([] if seed is None else [f"training.seed={seed}"])]
@@ -75,6 +78,8 @@ def features(
     ray: Ray = None,
 ) -> None:
     """Compute a frozen encoder's features ahead of training. Training then reads them from the cache."""
+    require("train", "sightline features")
+
     from sightline.bulk.features import build_features
 
     for folder in build_features(recipe, list(overrides or ()), data, format, ray):
@@ -163,7 +168,6 @@ def check(
     overrides: Overrides = None,
 ) -> None:
     """Check recipes and report every fault. Nothing is trained."""
-    from sightline.errors import ConfigError
     from sightline.recipes.config import load_recipe, recipe_names
 
     failed = False

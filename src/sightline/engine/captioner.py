@@ -21,8 +21,8 @@ from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode
 from sightline.decoding.hypotheses import StepDecoder
 from sightline.engine.backend import Backend, as_array
 from sightline.engine.confidence import Confidence
-from sightline.errors import ConfigError, ImageError, nearest
-from sightline.io.files import FileSlice
+from sightline.errors import ConfigError, ImageError, missing_extra, nearest
+from sightline.io.files import FileSlice, printable
 from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
 from sightline.nn.hub import DEFAULT_MODEL, resolve
 from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest, all_threads
@@ -322,8 +322,12 @@ def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
         if device != "cpu":
             raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; use runtime='torch'")
         return OnnxBackend(folder, manifest)
-    from sightline.engine.torch_backend import TorchBackend
-    from sightline.nn.checkpoint import load_checkpoint
+    try:
+        from sightline.engine.torch_backend import TorchBackend
+        from sightline.nn.checkpoint import load_checkpoint
+    except ModuleNotFoundError as error:
+        why = "runtime 'torch'" if runtime == "torch" else f"{printable(folder)}, which has no usable ONNX export,"
+        raise missing_extra(error, why) or error from None
 
     return TorchBackend(load_checkpoint(folder), device)
 

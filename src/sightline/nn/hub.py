@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline import __version__
-from sightline.errors import CheckpointError, ConfigError, SightlineError
+from sightline.errors import CheckpointError, ConfigError, SightlineError, require
 from sightline.io.files import atomic_folder, models_folder, printable
 from sightline.io.model_files import LARGEST_JSON
 
@@ -50,10 +50,12 @@ def kept(name: str) -> Path:
 
 def fetch(name: str, revision: str | None = None) -> Path:
     """A hub model's folder in the client's own cache, downloaded if need be; without a network what lies there."""
+    _check_name(name)
+    require("hub", f"{printable(name)} is not a folder here, and fetching it from the hub")
+
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
-    _check_name(name)
     reason = None
     try:
         sizes = _sizes(name, revision)
@@ -104,6 +106,8 @@ def load_from_hub(name: str, revision: str | None = None) -> Checkpoint:
 
 def push(folder: str | Path, name: str, private: bool = False, message: str | None = None) -> Pushed:
     """Upload a model folder with its card; the repository is made if it is not there."""
+    require("hub", "publishing a model")
+
     from huggingface_hub import CommitOperationAdd, HfApi
 
     from sightline.nn.checkpoint import load_checkpoint

@@ -11,14 +11,13 @@ import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from sightline.errors import CheckpointError, ConfigError
+from sightline.errors import CheckpointError, ConfigError, require
 from sightline.io.files import write_atomically
 from sightline.io.model_files import file_hash, read_json
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
@@ -65,7 +64,7 @@ def export(
     ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
     only that is written.
     """
-    _check_libraries("exporting")
+    require("onnx", "exporting")
     source = resolve(model)
     target = Path(output).expanduser() if output else source
     site = Path(web).expanduser() if web else None
@@ -83,11 +82,6 @@ def export(
     return ExportReport(written, difference)
 
 
-def _check_libraries(purpose: str) -> None:
-    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
-        raise ConfigError(f"{purpose} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-
-
 def encoder_session(
     encoder: Encoder, precision: Literal["float32", "int8"] = "int8", threads: int = 0
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -96,7 +90,7 @@ def encoder_session(
     "int8" multiplies matrices in int8, which makes a vision transformer more than twice as fast. ``threads`` is how
     many threads compute one call; 0 means one for each core.
     """
-    _check_libraries("an encoder in onnxruntime")
+    require("onnx", "an encoder in onnxruntime")
     training, device = encoder.training, next(encoder.parameters()).device
     graph, _ = encoder_graph(encoder.eval().cpu())
     encoder.to(device).train(training)

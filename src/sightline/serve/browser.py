@@ -12,11 +12,10 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.errors import CheckpointError, ConfigError
+from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
 from sightline.io.files import cache_folder, printable
 from sightline.io.model_files import file_hash
 from sightline.onnx.exported import MANIFEST, Manifest
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
 BUILD_COMMAND = "cd web && npm ci && npm run build"
-EXPORT_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 WEIGHTS = "model.safetensors"
 
 
@@ -101,9 +99,8 @@ def find_browser_model(captioner: Captioner) -> BrowserModel:
     cached = cache_folder() / "page" / _cache_key(folder)
     if _is_export_of(cached, folder):
         return BrowserModel(cached)
-    if missing := [name for name in EXPORT_PACKAGES if find_spec(name) is None]:
-        names = ", ".join(missing)
-        return BrowserModel(reason=f"{names} missing on the server: pip install onnx onnxscript and start it again.")
+    if missing := ", ".join(missing_packages("onnx")):
+        return BrowserModel(reason=f"The server lacks {missing}: {install_command('onnx')}, and start it again.")
     return BrowserModel(cached, folder)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from sightline.errors import CheckpointError, ConfigError
+from sightline.errors import CheckpointError, ConfigError, require
 from sightline.tokenizers.base import (
     SPECIAL,
     Tokenizer,
@@ -34,6 +34,8 @@ class BpeTokenizer(Tokenizer):
     name = "bpe"
 
     def __init__(self, tokens: Sequence[str], max_length: int, merges: Sequence[tuple[str, str]]) -> None:
+        require("bpe", "a BPE tokenizer")
+
         from tokenizers import models
 
         super().__init__(tokens, max_length)
@@ -44,6 +46,8 @@ class BpeTokenizer(Tokenizer):
     @classmethod
     def train(cls, captions: Iterable[str], *, size: int = 4000, max_length: int = 24) -> Self:
         """At most ``size`` tokens; the special ones and every character of the captions are always among them."""
+        require("bpe", "a BPE tokenizer")
+
         from tokenizers import models, trainers
 
         check_max_length(max_length)

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from sightline.errors import install_command
 from sightline.io.files import write_atomically
 
 log = logging.getLogger("sightline.training")
@@ -94,6 +95,6 @@ def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        log.info("no curves for TensorBoard: `pip install tensorboard` adds them; history.jsonl has the numbers")
+        log.info("no curves for TensorBoard: %s adds them; history.jsonl has the numbers", install_command("train"))
         return None
     return SummaryWriter(str(folder / "tensorboard"))

@@ -25,7 +25,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sightline.errors import DataError
+from sightline.errors import DataError, install_command
 from sightline.io.progress import track
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd, its bits well spread: neighbouring words end up far apart
@@ -101,7 +101,7 @@ class Table:
 
 FORMAT = 1  # raise it when the layout of the tables changes: older ones are then built anew
 BLOCK, BLOCKS = 30_000, 528  # lines read at a time, and how often: 5,274,084 paraphrases of three lines each
-INSTALL = "METEOR needs the synonyms and paraphrases in the pycocoevalcap wheel: pip install pycocoevalcap"
+INSTALL = f"METEOR needs the synonyms and paraphrases in the pycocoevalcap wheel: {install_command('metrics')}"
 
 
 class Source(NamedTuple):
