@@ -236,7 +236,7 @@ def test_without_pyarrow_one_line_before_any_work(
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r"run `pip install pyarrow`"):
+    with pytest.raises(ConfigError, match=r'pip install "sightline-captions\[bulk\]"'):
         bulk(photos, tmp_path / "a.parquet", tiny_model, "parquet")
     assert not list(tmp_path.glob("a.*"))
     with pytest.raises(ConfigError, match="pyarrow"):

@@ -24,7 +24,7 @@ from sightline.types import Failure
 
 def test_without_ray_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'ray"):
+    with pytest.raises(ConfigError, match=r'pip install "sightline-captions\[ray\]"'):
         caption_all([str(tmp_path)], BulkOutput(tmp_path / "a.csv", "csv", False), cluster="auto")
     assert list(tmp_path.iterdir()) == []
 

@@ -200,7 +200,7 @@ def test_exporting_says_what_is_not_installed(
     exported_folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ConfigError, match=r"exporting needs onnxscript: pip install onnxscript"):
+    with pytest.raises(ConfigError, match=r'exporting needs onnxscript: pip install "sightline-captions\[onnx\]"'):
         export(exported_folders[0])
 
 

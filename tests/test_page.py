@@ -29,7 +29,7 @@ from sightline.explain.heatmap import scaled
 from sightline.io.images import open_image
 from sightline.serve.browser import PAGE, copy_page
 
-pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
 from sightline.serve.site import ENGINE, FAILED, WAITING
 
@@ -106,7 +106,7 @@ def calibration(dimension: int) -> Confidence:
 @pytest.fixture(scope="session")
 def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``sightline export --web`` writes, with a tiny model and random calibration; only to be read."""
-    pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline[onnx]'")
+    pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline-captions[onnx]'")
 
     def make(folder: Path) -> None:
         from sightline.onnx.export import export

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
@@ -20,7 +21,7 @@ from sightline.errors import ConfigError
 from sightline.io.model_files import file_hash
 from sightline.serve.browser import PAGE, copy_page, find_browser_model
 
-pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline[serve]'")
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
 from fastapi import FastAPI
 
@@ -152,10 +153,10 @@ def test_where_no_model_can_be_exported_the_page_says_why(
     found = find_browser_model(captioner)
     assert (found.is_ready, found.source) == (False, tiny_model)
     assert "Several models" in find_browser_model(several).reason
-    monkeypatch.setattr(browser, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     missing = find_browser_model(captioner)
     assert (missing.folder, missing.source) == (None, None)
-    assert "pip install onnx onnxscript" in missing.reason
+    assert 'onnxscript: pip install "sightline-captions[onnx]"' in missing.reason
     site = Site(FastAPI(), missing)
     assert ENGINE not in site.index
     assert missing.reason in site.index

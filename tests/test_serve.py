@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 import json
 import socket
+import sys
 import threading
 import tracemalloc
 import warnings
@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
@@ -429,9 +429,8 @@ def test_a_host_that_is_not_ours_is_one_line(error_line):
 
 
 def test_what_is_missing_is_named(error_line, monkeypatch: pytest.MonkeyPatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
-    assert error_line() == "error: sightline serve needs uvicorn: pip install uvicorn"
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert error_line() == 'error: sightline serve needs uvicorn: pip install "sightline-captions[serve]"'
 
 
 # -- explanations -----------------------------------------------------------------------------------------------------

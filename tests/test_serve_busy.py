@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from serving import MULTIPART, PATIENCE, Reply, RunningServer, form, raw, serving, wait_until
 
-pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 

@@ -22,7 +22,7 @@ from serving import BOUNDARY, MULTIPART, PATIENCE, RunningServer, form, raw, ser
 
 import sightline
 
-pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install fastapi uvicorn")
+pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 

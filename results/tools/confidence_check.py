@@ -86,7 +86,7 @@ def draw(values: dict[str, Any], path: Path) -> None:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise ConfigError('plots need matplotlib: pip install "sightline[results]"') from None
+        raise ConfigError('plots need matplotlib: pip install "sightline-captions[results]"') from None
     mpl.use("Agg")
     with mpl.rc_context(STYLE):
         save(reliability(values["check"]), path)

@@ -129,7 +129,7 @@ def ranked(evaluation: Evaluation) -> list[int]:
 def analyse(evaluation: Evaluation, dataset: Dataset, count: int = WORST) -> dict[str, Any]:
     """What ``failures.json`` holds, but for the row's name."""
     if not evaluation.images or "meteor" not in evaluation.images[0].scores:
-        raise DataError("ties are broken by METEOR: `pip install pycocoevalcap` brings its word lists")
+        raise DataError("ties are broken by METEOR: `pip install "sightline-captions[metrics]"` brings its word lists")
     found = measures(evaluation.images, *vocabulary(dataset.captions("train")))
     worst = ranked(evaluation)[:count]
     cider = np.array([image.scores["cider"] for image in evaluation.images])

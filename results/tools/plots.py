@@ -2,7 +2,7 @@
 
     python results/tools/plots.py
 
-Reads the rows and curves in results/; needs matplotlib (pip install "sightline[results]"). Then run table.py once, so
+Reads the rows and curves in results/; needs matplotlib (pip install "sightline-captions[results]"). Then run table.py once, so
 that RESULTS.md shows them.
 """
 
@@ -264,7 +264,7 @@ def draw(results: Path, output: Path) -> list[Path]:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise ConfigError('plots need matplotlib: pip install "sightline[results]"') from None
+        raise ConfigError('plots need matplotlib: pip install "sightline-captions[results]"') from None
     mpl.use("Agg")
     rows = {name: row for name, row in read_rows(results).items() if row.test and row.parameters}
     if not rows:

@@ -124,7 +124,7 @@ def hundredths(scores: Mapping[str, float]) -> dict[str, float]:
     With four decimals, so that a page's one decimal is rounded once.
     """
     if missing := [key for key in SCORES if key not in scores]:
-        raise DataError(f"{missing[0]} was not computed: `pip install pycocoevalcap` brings METEOR's word lists")
+        raise DataError(f"{missing[0]} was not computed: `pip install "sightline-captions[metrics]"` brings METEOR's word lists")
     return {key: round(100 * scores[key], 4) for key in (*SCORES, *OBJECT_SCORES) if key in scores}
 
 

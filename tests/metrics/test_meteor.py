@@ -105,7 +105,7 @@ def test_an_image_without_references_is_refused(meteor: Meteor) -> None:
 
 def test_a_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meteor_build, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install pycocoevalcap"):
+    with pytest.raises(DataError, match=r'pip install "sightline-captions\[metrics\]"'):
         load()
 
 

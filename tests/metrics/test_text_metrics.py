@@ -177,14 +177,14 @@ def test_a_metric_without_its_data_is_left_out_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing() -> Metric:
-        raise DataError("no tables: install sightline[metrics]")
+        raise DataError("no tables: install sightline-captions[metrics]")
 
     monkeypatch.setitem(sightline.evaluation.metrics.METRICS, "meteor", missing)
     with caplog.at_level(logging.WARNING):
         scores = score(CAPTIONS, REFERENCES)
     assert "meteor" not in scores
     assert "rouge_l" in scores
-    assert "install sightline[metrics]" in caplog.text
+    assert "install sightline-captions[metrics]" in caplog.text
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:

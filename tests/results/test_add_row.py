@@ -32,7 +32,9 @@ from sightline.evaluation.scoring import evaluate
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sightline.recipes.config import load_recipe, recipe_names
 
-needs_meteor = pytest.mark.skipif("meteor" not in build(), reason="a row needs METEOR: pip install pycocoevalcap")
+needs_meteor = pytest.mark.skipif(
+    "meteor" not in build(), reason="a row needs METEOR: pip install 'sightline-captions[metrics]'"
+)
 
 
 @pytest.fixture(autouse=True)
