@@ -92,14 +92,13 @@ def test_without_extras_one_line_says_which_is_needed(tiny_model: Path, tmp_path
 
 def test_without_extras_one_machine_does_its_work(tiny_flickr8k_kept: Path, tmp_path: Path) -> None:
     data = ["--data", str(tiny_flickr8k_kept)]
-    results = str(tmp_path / "results.json")
     outcomes = without_extras(
         ["caption", str(DOG), "--sample"],
         ["explain", str(DOG), "-o", str(tmp_path / "dog.png")],
         ["explain", str(DOG), "-o", str(tmp_path / "dog.html")],
         ["bulk", str(DOG), "-o", str(tmp_path / "captions.csv")],
-        ["evaluate", "default", *data, "--split", "test", "--captions", results],
-        ["score", results, *data, "--split", "test"],
+        ["evaluate", "default", *data, "--split", "test", "-o", str(tmp_path)],
+        ["score", str(tmp_path / "captions.json"), "--references", str(tiny_flickr8k_kept)],
         ["retrieval", "build", *data, "-o", str(tmp_path / "datastore")],
         ["caption", str(DOG), "--datastore", str(tmp_path / "datastore")],
         ["models"],
