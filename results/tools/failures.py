@@ -20,7 +20,7 @@ import numpy as np
 from rows import check_name, write_json
 from script import RESULTS, check_outside, parser, run
 from sightline.data import Dataset, load_dataset
-from sightline.errors import DataError
+from sightline.errors import DataError, install_command
 from sightline.evaluation.metrics import prepare
 from sightline.evaluation.metrics.cider import Cider
 from sightline.evaluation.metrics.meteor_words import stem
@@ -129,7 +129,7 @@ def ranked(evaluation: Evaluation) -> list[int]:
 def analyse(evaluation: Evaluation, dataset: Dataset, count: int = WORST) -> dict[str, Any]:
     """What ``failures.json`` holds, but for the row's name."""
     if not evaluation.images or "meteor" not in evaluation.images[0].scores:
-        raise DataError("ties are broken by METEOR: `pip install "sightline-captions[metrics]"` brings its word lists")
+        raise DataError(f"ties are broken by METEOR: {install_command('metrics')} brings its word lists")
     found = measures(evaluation.images, *vocabulary(dataset.captions("train")))
     worst = ranked(evaluation)[:count]
     cider = np.array([image.scores["cider"] for image in evaluation.images])

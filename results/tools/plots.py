@@ -2,8 +2,8 @@
 
     python results/tools/plots.py
 
-Reads the rows and curves in results/; needs matplotlib (pip install "sightline-captions[results]"). Then run table.py once, so
-that RESULTS.md shows them.
+Reads the rows and curves in results/; needs matplotlib (pip install "sightline-captions[results]"). Then run table.py
+once, so that RESULTS.md shows them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sightline.errors import ConfigError, DataError
+from sightline.errors import ConfigError, DataError, install_command
 from sightline.io.files import printable, write_atomically
 from sightline.recipes.config import RECIPES, Recipe, load_recipe, parse_recipe, recipe_names
 from sightline.training.records import read_history
@@ -124,7 +124,7 @@ def hundredths(scores: Mapping[str, float]) -> dict[str, float]:
     With four decimals, so that a page's one decimal is rounded once.
     """
     if missing := [key for key in SCORES if key not in scores]:
-        raise DataError(f"{missing[0]} was not computed: `pip install "sightline-captions[metrics]"` brings METEOR's word lists")
+        raise DataError(f"{missing[0]} was not computed: {install_command('metrics')} brings METEOR's word lists")
     return {key: round(100 * scores[key], 4) for key in (*SCORES, *OBJECT_SCORES) if key in scores}
 
 
