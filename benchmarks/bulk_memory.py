@@ -41,8 +41,7 @@ def make_crops(source: Path, target: Path, count: int) -> None:
 def make_model(folder: Path) -> None:
     import torch
 
-    from sightline.nn.caption_model import CaptionModel
-    from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+    from sightline.nn.checkpoint import CaptionModel, Checkpoint, save_checkpoint
     from sightline.nn.decoders import build_decoder
     from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer

@@ -21,7 +21,7 @@ from torch import Tensor
 from sightline.decoding import DecodingOptions, decode
 from sightline.decoding.hypotheses import DecoderState
 from sightline.engine.torch_backend import TorchDecoder
-from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import CaptionModel
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import Tokenizer

@@ -68,8 +68,7 @@ def tiny_model(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactor
     import torch
 
     from sightline.data import load_dataset
-    from sightline.nn.caption_model import CaptionModel
-    from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+    from sightline.nn.checkpoint import CaptionModel, Checkpoint, save_checkpoint
     from sightline.nn.decoders import build_decoder
     from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer

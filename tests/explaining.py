@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import train_tokenizer

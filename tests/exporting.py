@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from sightline.cli import run
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, save_checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, save_checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import train_tokenizer

@@ -82,10 +82,10 @@ def test_imports_point_upwards_only(module: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("nn/caption_model.py", "from sightline.engine.captioner import load"),
-        ("nn/caption_model.py", "import sightline.onnx"),
-        ("nn/caption_model.py", "def late():\n    from sightline import engine"),
-        ("nn/caption_model.py", "from ..training.setup import Parts"),
+        ("nn/checkpoint.py", "from sightline.engine.captioner import load"),
+        ("nn/checkpoint.py", "import sightline.onnx"),
+        ("nn/checkpoint.py", "def late():\n    from sightline import engine"),
+        ("nn/checkpoint.py", "from ..training.setup import Parts"),
         ("nn/encoders/base.py", "from ...onnx import Manifest"),
         ("tokenizers/base.py", "from sightline.nn.decoders.base import Decoder"),
         ("types.py", "import sightline.nn.torchvision_import"),
@@ -98,8 +98,8 @@ def test_an_import_from_below_would_be_noticed(file: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("nn/caption_model.py", "from sightline.nn.encoders.base import Encoder"),
-        ("nn/encoders/base.py", "from .weights import fingerprint"),
+        ("nn/checkpoint.py", "from sightline.nn.encoders.base import Encoder"),
+        ("nn/encoders/patches.py", "from .base import fingerprint"),
         ("nn/encoders/base.py", "from sightline import errors"),
         ("nn/encoders/base.py", "import numpy"),
     ],

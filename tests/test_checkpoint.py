@@ -19,8 +19,7 @@ import sightline
 from sightline.errors import DataError
 from sightline.io.model_files import checkpoint_hash
 from sightline.nn import checkpoint as module
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, save_checkpoint
 from sightline.nn.decoders import DECODERS, build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import TOKENIZERS

@@ -18,8 +18,7 @@ from tiny_checkpoints import LENGTH, refusal, tiny, tokenizer
 import sightline
 from sightline.io import model_files
 from sightline.nn import checkpoint as module
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, save_checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.recipes.config import LstmDecoder, TransformerDecoder

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
-from sightline.nn.blocks import Attention, DecoderBlock, EncoderBlock
-from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import CaptionModel
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder, build_embedding
 from sightline.nn.decoders.base import read_glove
+from sightline.nn.decoders.transformer import Attention, DecoderBlock, EncoderBlock
 from sightline.nn.encoders import build_encoder
 from sightline.types import ImageFeatures
 

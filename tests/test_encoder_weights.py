@@ -19,7 +19,7 @@ from sightline.data import load_dataset
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.images import open_image
 from sightline.nn.encoders import Encoder, build_encoder, encoder_from_spec
-from sightline.nn.encoders.weights import KNOWN_CHANGES, Unfilled, WeightsFile
+from sightline.nn.encoders.base import KNOWN_CHANGES, Unfilled, WeightsFile
 from sightline.nn.torchvision_import import torchvision
 
 # Weights from a file

@@ -12,12 +12,12 @@ from encoder_cases import NATIVE, noise, outputs
 from torch import Tensor, nn
 
 from sightline.errors import ConfigError
-from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import CaptionModel
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import ENCODERS, Encoder, build_encoder, encoder_from_spec
+from sightline.nn.encoders.base import fingerprint
 from sightline.nn.encoders.timm_model import ALIASES
 from sightline.nn.encoders.torchvision_cnn import NETWORKS
-from sightline.nn.encoders.weights import fingerprint
 from sightline.nn.torchvision_import import torchvision
 
 SMALL = {"patches": 32, "dinov2-vits14": 56}  # 96 pixels otherwise: quick, and still several cells

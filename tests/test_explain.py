@@ -18,8 +18,7 @@ from sightline.explain.explanation import CELLS, hide, occlusion_maps, teacher_f
 from sightline.explain.heatmap import HIGHEST, overlay, scaled, upsampled
 from sightline.explain.picture import WIDTH, columns_for, draw
 from sightline.io.images import Preprocess
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint
 from sightline.nn.decoders.base import Decoder
 from sightline.nn.encoders.base import Encoder
 from sightline.tokenizers import train_tokenizer

@@ -142,7 +142,7 @@ def test_a_model_with_a_bpe_tokenizer_names_its_extra(monkeypatch: pytest.Monkey
 def test_without_tensorboard_training_goes_on_and_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from sightline.training.records import Records
+    from sightline.training.state import Records
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level("INFO", logger="sightline.training"):

@@ -16,8 +16,7 @@ from sightline.errors import ConfigError
 from sightline.nn.decoders import build_decoder
 from sightline.tokenizers import TOKENIZERS
 from sightline.training.objectives import OBJECTIVES
-from sightline.training.objectives.base import doubly_stochastic
-from sightline.training.objectives.cross_entropy import CrossEntropy
+from sightline.training.objectives.base import CrossEntropy, doubly_stochastic
 from sightline.training.objectives.distillation import Distillation
 from sightline.training.objectives.hard_attention import HardAttention
 from sightline.training.objectives.self_critical import SelfCritical

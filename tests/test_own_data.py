@@ -17,9 +17,8 @@ from sightline.evaluation.scoring import evaluate
 from sightline.nn.checkpoint import load_checkpoint
 from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.tokenizers import train_tokenizer
-from sightline.training.records import epoch_line, gain
-from sightline.training.setup import build_model, build_parts, build_tokenizer
-from sightline.training.start import PER_WORD, resized
+from sightline.training.setup import PER_WORD, build_model, build_parts, build_tokenizer, resized
+from sightline.training.state import epoch_line, gain
 from sightline.training.trainer import train
 
 TINY = {

@@ -450,8 +450,7 @@ def test_a_model_without_attention_is_explained_by_occlusion_one_photo_at_a_time
     from sightline.data import load_dataset
     from sightline.engine.captioner import Captioner
     from sightline.engine.torch_backend import TorchBackend
-    from sightline.nn.caption_model import CaptionModel
-    from sightline.nn.checkpoint import Checkpoint
+    from sightline.nn.checkpoint import CaptionModel, Checkpoint
     from sightline.nn.decoders import build_decoder
     from sightline.nn.encoders import build_encoder
     from sightline.serve.batching import CaptionWork

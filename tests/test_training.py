@@ -22,7 +22,7 @@ from sightline.data import load_dataset
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
 from sightline.recipes.config import load_recipe, parse_recipe, recipe_names
-from sightline.training.records import read_history
+from sightline.training.state import read_history
 from sightline.training.trainer import Trainer, train
 
 TINY = {

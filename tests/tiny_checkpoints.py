@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sightline.errors import CheckpointError
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, load_checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import Tokenizer, train_tokenizer

@@ -33,8 +33,7 @@ from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.io.progress import track
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, checkpoint_hash, load_checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, checkpoint_hash, load_checkpoint
 from sightline.nn.decoders import Decoder, build_decoder
 from sightline.recipes.config import HardAttention as Settings
 from sightline.training.feature_cache import FeatureCache

@@ -21,7 +21,7 @@ from sightline.data import Dataset, Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import Datastore
 from sightline.evaluation.metrics import build, prepare
-from sightline.evaluation.metrics.bootstrap import paired
+from sightline.evaluation.metrics.metric import paired
 from sightline.evaluation.scoring import evaluate
 from sightline.io.files import write_atomically
 from sightline.nn.checkpoint import load_checkpoint

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sightline.errors import ConfigError, DataError, install_command
 from sightline.io.files import printable, write_atomically
 from sightline.recipes.config import RECIPES, Recipe, load_recipe, parse_recipe, recipe_names
-from sightline.training.records import read_history
+from sightline.training.state import read_history
 
 SCORES = (
     "bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_1_no_bp", "bleu_2_no_bp", "bleu_3_no_bp", "bleu_4_no_bp",

@@ -7,7 +7,7 @@ import pytest
 
 from sightline.errors import DataError
 from sightline.evaluation.metrics.bleu import Bleu
-from sightline.evaluation.metrics.bootstrap import interval, paired
+from sightline.evaluation.metrics.metric import interval, paired
 from sightline.evaluation.metrics.rouge import Rouge
 
 

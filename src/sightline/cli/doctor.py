@@ -117,8 +117,7 @@ def _tiny_caption() -> str:
 
     from sightline.engine.captioner import Captioner
     from sightline.engine.torch_backend import TorchBackend
-    from sightline.nn.caption_model import CaptionModel
-    from sightline.nn.checkpoint import Checkpoint
+    from sightline.nn.checkpoint import CaptionModel, Checkpoint
     from sightline.nn.decoders import build_decoder
     from sightline.nn.encoders import build_encoder
     from sightline.tokenizers import train_tokenizer

@@ -12,9 +12,8 @@ from sightline.data import Dataset, read_results
 from sightline.data.reading import read_json
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build, prepare
-from sightline.evaluation.metrics.bootstrap import paired
 from sightline.evaluation.metrics.chair import Chair
-from sightline.evaluation.metrics.metric import Aggregate
+from sightline.evaluation.metrics.metric import Aggregate, paired
 from sightline.evaluation.scoring import FORMAT, RESAMPLES, check_same, reference_examples, wants_chair
 from sightline.io.files import printable
 from sightline.io.progress import track

@@ -35,9 +35,8 @@ from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build, prepare
-from sightline.evaluation.metrics.bootstrap import interval
 from sightline.evaluation.metrics.chair import Chair, check_categories
-from sightline.evaluation.metrics.metric import Metric, diversity
+from sightline.evaluation.metrics.metric import Metric, diversity, interval
 from sightline.io.files import FileSlice, printable, write_atomically
 from sightline.io.progress import track
 from sightline.types import Failure

@@ -1,5 +1,6 @@
-"""A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
+"""An encoder and a decoder as one network, and the folder it is saved in.
 
+A model is a folder: config.json, model.safetensors, tokenizer.json, recipe.toml, metrics.json.
 Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do not fit exactly are rejected.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -19,16 +21,39 @@ from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_path, write_atomically
 from sightline.io.model_files import checkpoint_hash, read_json
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.decoders import build_decoder
-from sightline.nn.encoders import encoder_from_spec
-from sightline.nn.encoders.weights import Unfilled, load_strictly
+from sightline.nn.decoders import Decoder, build_decoder
+from sightline.nn.encoders import Encoder, encoder_from_spec
+from sightline.nn.encoders.base import Unfilled, load_strictly
 from sightline.recipes.config import check_part
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
+from sightline.types import DecoderOutput, ImageFeatures
 
 FORMAT = "sightline-1"
 LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")  # timm's
 SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
+
+
+class CaptionModel(nn.Module):
+    def __init__(self, encoder: Encoder, decoder: Decoder):
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(self, photos: Tensor | ImageFeatures, tokens: Tensor) -> DecoderOutput:
+        """Teacher forcing: pixels (B, 3, S, S) or ready features of B photos, tokens (B*K, T)."""
+        return self.decoder(self.features(photos), tokens)
+
+    def features(self, photos: Tensor | ImageFeatures) -> ImageFeatures:
+        if isinstance(photos, ImageFeatures):
+            return photos
+        if self.encoder.trained and torch.is_grad_enabled():
+            return self.encoder(photos)
+        with torch.no_grad():
+            return self.encoder(photos)
+
+    def count(self) -> tuple[int, int]:
+        """All parameters, and those that are trained."""
+        every = list(self.parameters())
+        return sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.decoding.hypotheses import DecoderState
-from sightline.nn.caption_model import CaptionModel
+from sightline.nn.checkpoint import CaptionModel
 from sightline.nn.decoders import Decoder
 from sightline.nn.encoders import Encoder
 from sightline.types import ImageFeatures

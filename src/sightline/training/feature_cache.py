@@ -27,7 +27,7 @@ from sightline.errors import DataError
 from sightline.io.files import cache_folder, content_digest, counted, write_atomically
 from sightline.io.progress import track
 from sightline.nn.encoders import Encoder
-from sightline.nn.encoders.weights import fingerprint
+from sightline.nn.encoders.base import fingerprint
 from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)

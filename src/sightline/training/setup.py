@@ -1,19 +1,26 @@
-"""From a recipe and a dataset to the parts of a run: tokenizer, model, objective, photos and batches."""
+"""From a recipe and a dataset to the parts of a run: tokenizer, model, objective, photos and batches.
+
+A run may start from a trained model: from its vocabulary and weights, with embeddings resized for new words. A new word
+is initialised with the weights of ``<unknown>``: in training that token stood for every rare word, so the model already
+knows where a rare word fits, and only has to learn which one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sightline.data import Dataset, Example, first_of_each_source, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.errors import CheckpointError, ConfigError, DataError, nearest
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint, load_checkpoint
+from sightline.io.files import counted
+from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, load_model_tensors
 from sightline.nn.decoders import build_decoder, build_embedding
 from sightline.nn.encoders import build_encoder
 from sightline.nn.hub import resolve
@@ -22,9 +29,9 @@ from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
 from sightline.training.objectives.distillation import teacher_captions, teacher_photos
-from sightline.training.start import start_from, start_tokenizer
 
 log = logging.getLogger("sightline.training")
+PER_WORD = ("decoder.embedding.vectors.weight", "decoder.output.weight", "decoder.output.bias")  # a row for each word
 
 
 @dataclass
@@ -205,3 +212,42 @@ class Step(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return self.objective(self.model, batch)
+
+
+def start_tokenizer(name: str, captions: Iterable[str], new_words: int | None) -> Tokenizer:
+    """The model's vocabulary, followed by the words that occur ``new_words`` times or more in these captions."""
+    before = load_checkpoint(resolve(name)).tokenizer
+    if new_words is None:
+        return before
+    tokenizer = before.extended(captions, new_words)
+    if new := tokenizer.tokens[before.size :]:
+        shown = ", ".join(new[:8]) + (", …" if len(new) > 8 else "")
+        log.info("%s added to the model's %d: %s", counted(len(new), "new word"), before.size, shown)
+    return tokenizer
+
+
+def start_from(model: CaptionModel, name: str) -> None:
+    """Initialise from a trained model's weights; this model may have a larger vocabulary."""
+    folder = resolve(name)
+    before, now = load_checkpoint(folder).model.encoder.preprocess, model.encoder.preprocess
+    if before != now:
+        log.warning("training.init=%s was trained with other preprocessing: %s, now %s", name, before, now)
+    try:
+        load_model_tensors(model, folder / "model.safetensors", lambda given: resized(given, model.decoder.vocabulary))
+    except CheckpointError as error:
+        raise ConfigError(
+            f"training.init={name!r} is not the recipe's kind of model ({error}); its own recipe is: "
+            f"`sightline train {folder / 'recipe.toml'} --set training.init={name}`"
+        ) from None
+
+
+def resized(tensors: dict[str, Tensor], vocabulary: int) -> dict[str, Tensor]:
+    """The same tensors with embeddings and output rows for a larger vocabulary, new ones copied from ``<unknown>``."""
+    larger = dict(tensors)
+    for name in PER_WORD:
+        if name in tensors and (new := vocabulary - len(tensors[name])) > 0:
+            rows = tensors[name][Tokenizer.unknown].expand(new, *tensors[name].shape[1:])
+            if tensors[name].dim() == 1:  # the bias: new words and <unknown> share the probability it had alone
+                rows = rows - math.log(new + 1)
+            larger[name] = torch.cat([tensors[name], rows])
+    return larger

@@ -31,9 +31,8 @@ from sightline.nn.hub import resolve
 from sightline.recipes.config import Recipe
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
-from sightline.training.records import Records, gain, passed, scores_line
 from sightline.training.setup import Parts, Step, build_parts
-from sightline.training.state import load_state, save_state
+from sightline.training.state import Records, gain, load_state, passed, save_state, scores_line
 
 log = logging.getLogger("sightline.training")
 QUICK_METRICS = ("bleu", "rouge", "cider")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sightline.errors import ConfigError
 from sightline.io.images import Preprocess
-from sightline.nn.blocks import EncoderBlock
+from sightline.nn.decoders.transformer import EncoderBlock
 from sightline.nn.encoders.base import Encoder
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from sightline.errors import ConfigError, nearest
 from sightline.io.images import Preprocess
-from sightline.nn.encoders.base import Encoder, check_grid, pool_to
-from sightline.nn.encoders.weights import WeightsFile, load_strictly
+from sightline.nn.encoders.base import Encoder, WeightsFile, check_grid, load_strictly, pool_to
 
 ALIASES = {
     "clip-vit-b16": "vit_base_patch16_clip_quickgelu_224",

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from sightline.errors import ConfigError
 from sightline.io.images import Preprocess
-from sightline.nn.encoders.base import Encoder, check_grid, pool_to
-from sightline.nn.encoders.weights import WeightsFile, load_strictly
+from sightline.nn.encoders.base import Encoder, WeightsFile, check_grid, load_strictly, pool_to
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # GoogLeNet's weights were trained so; torchvision converts inside

@@ -1,4 +1,8 @@
-"""What every objective is: ``loss, logs = objective(model, batch)``. Its buffers are part of the training state."""
+"""What every objective is: ``loss, logs = objective(model, batch)``. Its buffers are part of the training state.
+
+The plain one is cross-entropy under teacher forcing, with label smoothing and soft attention's doubly stochastic
+penalty.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.data.loader import Batch
+from sightline.errors import ConfigError
 from sightline.types import DecoderOutput
 
 Logs = dict[str, Tensor]
@@ -59,3 +64,25 @@ def across_processes(total: Tensor) -> Tensor:
 
 def softened(logits: Tensor, temperature: float) -> Tensor:
     return F.log_softmax(logits / temperature, dim=-1)
+
+
+class CrossEntropy(Objective):
+    def __init__(self, pad: int, label_smoothing: float = 0.0, doubly_stochastic: float = 0.0):
+        super().__init__()
+        self.pad, self.smoothing, self.penalty = pad, label_smoothing, doubly_stochastic
+
+    def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
+        output = model(batch.photos, batch.tokens[:, :-1])
+        losses, nll, mask = token_losses(output, batch.tokens, self.pad, self.smoothing)
+        loss = losses.sum() / batch.token_count
+        logs = {"nll": nll.sum().detach() / batch.token_count}
+        if self.penalty:
+            if output.attention is None:
+                raise ConfigError(
+                    "objective.doubly_stochastic needs a decoder with attention over time: attention-lstm"
+                )
+            penalty = doubly_stochastic(output.attention, mask).sum() / batch.caption_count
+            # Per caption like the penalty: the paper's loss is a sum over words, ours a mean over the batch's words.
+            loss = loss + self.penalty * penalty * batch.caption_count / batch.token_count
+            logs["doubly_stochastic"] = penalty.detach()
+        return loss, logs

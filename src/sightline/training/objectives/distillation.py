@@ -28,8 +28,7 @@ from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.io.files import cache_folder, write_atomically
 from sightline.io.progress import track
-from sightline.nn.caption_model import CaptionModel
-from sightline.nn.checkpoint import Checkpoint
+from sightline.nn.checkpoint import CaptionModel, Checkpoint
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives.base import Logs, Objective, softened, token_losses
 from sightline.types import ImageFeatures
