@@ -98,6 +98,24 @@ def bulk(tracer: Tracer) -> None:
         command("bulk", str(photos), "--runtime", "onnx", "--workers", "0", "-o", f"{folder}/captions.jsonl")(tracer)
 
 
+def training(tracer: Tracer) -> None:
+    """One epoch of a small patch transformer: two batches of four photos, then a caption of each of two others."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = ["image,caption,split"]
+        for number in range(10):
+            shutil.copy(PHOTO, Path(folder, f"{number}.jpg"))
+            rows.append(f"{number}.jpg,a dog runs with a ball,{'train' if number < 8 else 'val'}")
+        Path(folder, "captions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        changes = [
+            "training.epochs=1", "training.batch_size=4", "training.precision=no", "data.workers=0",
+            "data.min_captions=1", "tokenizer.min_count=1", "encoder.image_size=32", "encoder.width=16",
+            "decoder.width=16", "decoder.blocks=1", "encoder.blocks=1", "encoder.heads=2", "decoder.heads=2",
+        ]  # fmt: skip
+        overrides = [argument for change in changes for argument in ("--set", change)]
+        table, output = f"{folder}/captions.csv", f"{folder}/run"
+        command("train", "patch-transformer-word", "--data", table, "-o", output, *overrides)(tracer)
+
+
 def http_request() -> Walk:
     """One POST /v1/caption to a server that runs; its threads start while the tracer is active, so that they count."""
     from sightline.serve.app import create_app
@@ -142,6 +160,7 @@ WALKS: dict[str, Callable[[], Walk]] = {  # what prepares a walk, and is not cou
     "explain": lambda: explain,
     "bulk": lambda: bulk,
     "http": http_request,
+    "training": lambda: training,
 }
 
 
