@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import MULTIPART, PATIENCE, Reply, RunningServer, form, raw, serving, wait_until
+from serving import ENVIRONMENT, MULTIPART, PATIENCE, Reply, RunningServer, form, raw, serving, wait_until
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
@@ -149,3 +152,43 @@ def can_connect(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+# A server in the midst of an export that does not end by itself.
+EXPORTING = """
+import asyncio, pathlib, sys
+from sightline.serve import browser
+browser.EXPORT = browser.EXPORT.replace("main()", "import os, time; os.write(2, b'%d' % os.getpid()); time.sleep(600)")
+read = asyncio.StreamReader.read
+
+async def show_first(self, count=-1):
+    print((await read(self, 16)).decode(), flush=True)
+    return await read(self, count)
+
+asyncio.StreamReader.read = show_first
+folder = pathlib.Path(sys.argv[1])
+asyncio.run(browser.BrowserModel(folder / "page", folder).export())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_export_for_the_page_ends_with_the_server(tmp_path: Path, number: int):
+    command = [sys.executable, "-c", EXPORTING, str(tmp_path)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT)
+    assert server.stdout
+    with server:
+        export = int(server.stdout.readline())
+        server.send_signal(number)
+    try:
+        wait_until(lambda: not is_running(export), "the export to end")
+    finally:
+        if is_running(export):
+            os.kill(export, signal.SIGKILL)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

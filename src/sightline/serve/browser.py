@@ -10,7 +10,9 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
 BUILD_COMMAND = "cd web && npm ci && npm run build"
+EXPORT = "from sightline.serve.browser import run_for_server; run_for_server(); from sightline.cli import main; main()"
 WEIGHTS = "model.safetensors"
 
 
@@ -69,12 +72,13 @@ class BrowserModel:
         assert self.folder is not None
         log.info("exporting the model for the browser, once; until then the server captions the page's photos")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sightline", "export", str(self.source), "--output", str(self.folder), "--int8",
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            preexec_fn=_lower_priority if os.name == "posix" else None,
+            sys.executable, "-c", EXPORT, "export", str(self.source), "--output", str(self.folder), "--int8",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        try:
-            _, errors = await process.communicate()
+        assert process.stderr is not None
+        try:  # not communicate(), which would close the pipe that tells the process to go on
+            errors = await process.stderr.read()
+            await process.wait()
         except asyncio.CancelledError:
             process.terminate()
             await process.wait()
@@ -126,5 +130,17 @@ def _is_export_of(folder: Path, model: Path | None) -> bool:
     return all(sizes) and manifest.weights == file_hash(model / WEIGHTS)
 
 
-def _lower_priority() -> None:
-    os.nice(5)
+def run_for_server() -> None:
+    """In the process that exports: a lower priority, and an end when the server's end of standard input closes.
+
+    It closes however the server ends, even by a kill.
+    """
+    if os.name == "posix":
+        os.nice(5)
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
