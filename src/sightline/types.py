@@ -6,11 +6,12 @@ The K captions of one photo are adjacent: row ``b * K + k`` of any (B*K, ...) te
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,9 +174,31 @@ class Caption:
         }
 
 
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes such a cell for a formula
+
+
 def cell(value: Any) -> Any:
-    """A value in a CSV table."""
+    """A value in a CSV table. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    if isinstance(value, str):
+        return f"'{value}" if _is_formula(value.lstrip("'")) else value
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def text_of_cell(text: str) -> str:
+    """The text that `cell` wrote, without the apostrophe."""
+    return text[1:] if text.startswith("'") and _is_formula(text.lstrip("'")) else text
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(FORMULA_STARTS) and text != "-"  # which stands for standard input
+
+
+def write_csv_row(file: TextIO, values: Iterable[Any]) -> None:
+    """One row of a CSV table. A carriage return is quoted: the csv module would not, and readers end the row there."""
+    row = [cell(value) for value in values]
+    has_return = any(isinstance(value, str) and "\r" in value for value in row)
+    quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
+    csv.writer(file, lineterminator="\n", quoting=quoting).writerow(row)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ memory than one of a thousand. Photos are grouped in order; each shard is one pa
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import hashlib
@@ -20,7 +21,7 @@ from typing import Any
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError, MissingExtraError, install_command
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
-from sightline.types import Caption, Failure
+from sightline.types import Caption, Failure, text_of_cell
 
 INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
@@ -139,7 +140,7 @@ def _once(entries: Iterable[str | Failure]) -> Iterator[str | Failure]:
     digests: set[bytes] = set()
     for entry in entries:
         name = entry if isinstance(entry, str) else entry.source
-        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         if digest not in digests:
             digests.add(digest)
             yield entry
@@ -217,33 +218,76 @@ def _braces(pattern: str) -> Iterator[str]:
 
 
 def _read_list(path: Path) -> Iterator[str | Failure]:
-    """One name per line, or a table with a column of names: our own tables of errors are such lists."""
+    """One name per line, or a table with a column of names: our own tables of errors are such lists.
+
+    A line that cannot be read comes as a failure, so that one of them does not stop a job of many.
+    """
     for name in _names(path):
         try:
-            yield str(local_path(name))
+            yield name if isinstance(name, Failure) else str(local_path(name))
         except ValueError as error:
-            yield Failure(name, str(error))
+            yield Failure(str(name), str(error))
 
 
-def _names(path: Path) -> Iterator[str]:
+def _names(path: Path) -> Iterator[str | Failure]:
     kind = path.suffix.lower()
     if kind == ".parquet":
-        table = import_parquet().ParquetFile(path)
-        column = _column(table.schema_arrow.names, path)
-        for batch in table.iter_batches(columns=[column]):
-            yield from (name for name in batch.column(0).to_pylist() if name)
+        yield from _names_in_parquet(path)
         return
-    with path.open(
-        encoding="utf-8", errors="surrogateescape", newline="" if kind in (".csv", ".tsv") else None
-    ) as file:
-        if kind in (".csv", ".tsv"):
-            rows = csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ",")
-            column = _column(rows.fieldnames or (), path)
-            yield from (row[column] for row in rows if row[column])
+    is_table = kind in (".csv", ".tsv")
+    with path.open(encoding=_encoding(path), errors="surrogateescape", newline="" if is_table else None) as file:
+        if is_table:
+            yield from _names_in_table(csv.reader(file, delimiter="\t" if kind == ".tsv" else ","), path)
         elif kind == ".jsonl":
-            yield from (_name_in(json.loads(line), path) for line in file if line.strip())
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _name_in(line, number, path)
         else:
             yield from (name for line in file if (name := line.rstrip("\r\n")))
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell writes it."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def _names_in_parquet(path: Path) -> Iterator[str]:
+    table = import_parquet().ParquetFile(path)
+    column = _column(table.schema_arrow.names, path)
+    for batch in table.iter_batches(columns=[column]):
+        for name in batch.column(0).to_pylist():
+            if isinstance(name, str):
+                if name:
+                    yield name
+            elif name is not None:
+                kind = table.schema_arrow.field(column).type
+                raise DataError(f"{printable(path)}: column {column} holds {kind} and not text: name the photos there")
+
+
+def _names_in_table(rows: Any, path: Path) -> Iterator[str | Failure]:
+    """``rows`` is a csv reader; what is wrong in the header concerns all rows, and stops the job."""
+    try:
+        header = next(rows, [])
+    except csv.Error as error:
+        raise DataError(f"{printable(path)} has an unreadable header ({error}): name the columns there") from None
+    column = header.index(_column(header, path))
+    while True:
+        number = rows.line_num + 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield _bad_line(path, number, f"cannot be read ({error}): correct it")
+            continue
+        if len(row) > column and row[column]:
+            yield text_of_cell(row[column])
+
+
+def _bad_line(path: Path, number: int, reason: str) -> Failure:
+    return Failure(f"{path} line {number}", reason)
 
 
 def _column(names: Sequence[str], path: Path) -> str:
@@ -253,14 +297,19 @@ def _column(names: Sequence[str], path: Path) -> str:
     raise DataError(f"{printable(path)} has none of the columns {', '.join(COLUMNS)}: name the photos in one of them")
 
 
-def _name_in(value: Any, path: Path) -> str:
+def _name_in(line: str, number: int, path: Path) -> str | Failure:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return _bad_line(path, number, f"is not JSON ({type(error).__name__}): correct it")
+    if isinstance(value, dict) and (column := next((name for name in COLUMNS if name in value), "")):
+        value = value[column]
     if isinstance(value, str):
         return value
-    if isinstance(value, dict):
-        name = value[_column(list(value), path)]
-        if isinstance(name, str):
-            return name
-    raise DataError(f"{printable(path)} holds a line without a photo's name: one string or object with source per line")
+    reason = "is without a photo's name: give one string, or one object with source, per line"
+    if number == 1:  # probably none has one
+        raise DataError(f"{printable(path)} line 1 {reason}")
+    return _bad_line(path, number, reason)
 
 
 def import_parquet() -> Any:

@@ -18,7 +18,7 @@ from sightline.bulk.inputs import FinishedPart, JobPart, import_parquet
 from sightline.data.shards import group_samples, is_hidden, key_and_suffix, members, unused
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import is_image_path, printable, write_atomically
-from sightline.types import COLUMNS, Caption, Failure, cell
+from sightline.types import COLUMNS, Caption, Failure, write_csv_row
 
 log = logging.getLogger("sightline.bulk")
 FORMATS = ("parquet", "jsonl", "csv", "tar")
@@ -40,7 +40,7 @@ def write_captions(format: str, target: Path, finished: FinishedPart, several: b
         _write_parquet(target, _columns(captions, several))
     elif format == "csv":
         rows = [
-            [*map(cell, {**one.as_row(), "source": to_unicode(caption.source)}.values())]
+            [*{**one.as_row(), "source": to_unicode(caption.source)}.values()]
             for caption in captions
             for one in (caption, *caption.others)
         ]
@@ -166,9 +166,8 @@ def _report_damage(part: Path) -> Iterator[None]:
 
 def _write_csv(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
     with target.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(header)
-        table.writerows(rows)
+        for row in (header, *rows):
+            write_csv_row(file, row)
 
 
 def _write_lines(target: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -33,7 +32,7 @@ from sightline.cli.console import (
 )
 from sightline.errors import ConfigError
 from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, local_path, printable
-from sightline.types import COLUMNS, Caption, Failure, cell
+from sightline.types import COLUMNS, Caption, Failure, write_csv_row
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
@@ -205,15 +204,14 @@ def _write(
     alone: bool,
 ) -> Iterator[bool]:
     """Write every caption as it comes, and to a table also the failures; yields whether each photo failed."""
-    table = csv.writer(file, lineterminator="\n")
     if form == "csv":
-        table.writerow([*COLUMNS, *(["alt"] if alt else []), "error"])
+        write_csv_row(file, [*COLUMNS, *(["alt"] if alt else []), "error"])
     before = "["
     for result in results:
         yield isinstance(result, Failure)
         if isinstance(result, Failure):
             if form == "csv":
-                table.writerow([result.source, *[""] * (len(COLUMNS) - 1 + alt), result.reason])
+                write_csv_row(file, [result.source, *[""] * (len(COLUMNS) - 1 + alt), result.reason])
                 file.flush()
             continue
         row = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
@@ -225,7 +223,7 @@ def _write(
         for one in (result, *result.others):
             if form == "csv":
                 values = {**one.as_row(), "source": result.source}.values()
-                table.writerow([*map(cell, values), *([one.alt()] if alt else []), ""])
+                write_csv_row(file, [*values, *([one.alt()] if alt else []), ""])
             elif form == "text":
                 file.write(to_text(one) + "\n" if alone else f"{printable(result.source)}\t{to_text(one)}\n")
         file.flush()

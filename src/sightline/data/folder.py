@@ -18,6 +18,7 @@ from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.reading import read_lines
 from sightline.errors import DataError
 from sightline.io.files import printable, walk_images
+from sightline.types import text_of_cell
 
 IMAGE = ("image", "file", "file_name", "filename", "path", "image_path", "image_name", "image_file", "photo")
 CAPTION = ("caption", "captions", "text", "description", "comment", "sentence", "sentences")
@@ -128,7 +129,12 @@ def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str
             if row and len(row) != len(names):
                 builder.report.add("unreadable_row", where)
             elif row:
-                yield where, row[image], row[caption], row[split] if split is not None else ""
+                yield (
+                    where,
+                    text_of_cell(row[image]),
+                    text_of_cell(row[caption]),
+                    row[split] if split is not None else "",
+                )
 
 
 def _json_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:

@@ -76,7 +76,7 @@ def local_path(source: str | os.PathLike[str]) -> Path:
     text = os.fspath(source)
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme.isalnum():
-        return Path(text).expanduser() if text.startswith("~") else Path(text)
+        return Path(os.path.expanduser(text))  # noqa: PTH111 -- as a shell: ~nobody/x is a name like any other
     if scheme.lower() in {"http", "https", "ftp"}:
         raise ValueError("is a web address, and nothing is fetched from the web: download it and name the file")
     host, slash, path = rest.partition("/")
