@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from sightline.evaluation.metrics.meteor_build import find_source
+from sightline.evaluation.metrics.meteor_data import find_source
 
 OURS = {
     "METEOR": """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sightline.errors import DataError
-from sightline.evaluation.metrics import meteor_build
+from sightline.evaluation.metrics import meteor_data
 from sightline.evaluation.metrics.meteor import (
     EXACT,
     PARAPHRASE,
@@ -26,8 +26,7 @@ from sightline.evaluation.metrics.meteor import (
     count_chunks,
     find_matches,
 )
-from sightline.evaluation.metrics.meteor_build import find_source
-from sightline.evaluation.metrics.meteor_data import load
+from sightline.evaluation.metrics.meteor_data import find_source, load
 from sightline.evaluation.metrics.meteor_words import stem
 from sightline.io.files import cache_folder
 
@@ -104,7 +103,7 @@ def test_an_image_without_references_is_refused(meteor: Meteor) -> None:
 
 
 def test_a_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meteor_build, "find_spec", lambda name: None)
+    monkeypatch.setattr(meteor_data, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r'pip install "sightline-captions\[metrics\]"'):
         load()
 

@@ -12,8 +12,7 @@ import pytest
 from sightline.errors import DataError
 from sightline.evaluation.metrics import meteor_data
 from sightline.evaluation.metrics.meteor import EXACT, PARAPHRASE, Meteor, align
-from sightline.evaluation.metrics.meteor_build import Source, Table, ngram_keys, phrase_key, word_key
-from sightline.evaluation.metrics.meteor_data import MeteorData, load
+from sightline.evaluation.metrics.meteor_data import MeteorData, Source, Table, load, ngram_keys, phrase_key, word_key
 from sightline.evaluation.metrics.meteor_words import normalize, stem
 
 FILES = {

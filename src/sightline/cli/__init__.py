@@ -15,15 +15,13 @@ import typer
 
 from sightline import __version__
 from sightline.cli.bulk import bulk
-from sightline.cli.caption import caption
+from sightline.cli.caption import caption, explain
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import calibrate, evaluate, score
-from sightline.cli.explain import explain
 from sightline.cli.models import export, load, models, push
-from sightline.cli.retrieval import retrieval
 from sightline.cli.serve import serve
-from sightline.cli.train import features, pseudo_caption, recipes, train
+from sightline.cli.train import features, pseudo_caption, recipes, retrieval, train
 from sightline.errors import ConfigError, SightlineError, missing_extra
 
 app = typer.Typer(

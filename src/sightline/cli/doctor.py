@@ -82,7 +82,7 @@ def works() -> Iterator[Finding]:
         yield from _torch_works()
     if missing_packages("metrics"):
         return
-    from sightline.evaluation.metrics.meteor_build import find_source
+    from sightline.evaluation.metrics.meteor_data import find_source
 
     try:
         find_source()
