@@ -119,7 +119,8 @@ def test_extreme_numbers_stay_between_0_and_1() -> None:
 
 def test_alt_text_is_one_escaped_line_of_bearable_length() -> None:
     assert a_dog().alt() == "A dog barks."
-    assert a_dog(unsure=True).alt() == "unsure: a dog barks."
+    assert a_dog(unsure=True).alt() == ""
+    assert a_dog(unsure=True).alt(include_unsure=True) == "A dog barks."
     assert a_dog(text='a "dog" & a <cat>\n at home').alt() == "A &quot;dog&quot; &amp; a &lt;cat&gt; at home."
     long = a_dog(text="a dog " + "and another dog " * 20).alt()
     assert len(long) <= 125
@@ -239,15 +240,15 @@ def test_every_kind_of_output_tells_why_a_caption_is_unsure(
     expected = [(one["source"], one["unsure"], one["ood_score"]) for one in told]
     assert all(unsure and ood_score > 1 for _, unsure, ood_score in expected)
     tables = [csv.DictReader(io.StringIO(command("caption", *chosen, "--csv").out))]
-    assert command("caption", *chosen, "-o", tmp_path / "table.csv", "--workers", 0).code == 0
+    assert command("bulk", *chosen, "-o", tmp_path / "table.csv", "--workers", 0).code == 0
     tables.append(csv.DictReader((tmp_path / "table.csv").open()))
     for table in tables:
         assert [(row["source"], row["unsure"] == "true", float(row["ood_score"])) for row in table] == expected
-    assert command("caption", *chosen, "-o", tmp_path / "table.jsonl", "--workers", 0).code == 0
+    assert command("bulk", *chosen, "-o", tmp_path / "table.jsonl", "--workers", 0).code == 0
     rows = [json.loads(line) for line in (tmp_path / "table.jsonl").read_text().splitlines()]
     assert [(row["source"], row["unsure"], row["ood_score"]) for row in rows] == expected
     parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs it: pip install pyarrow")
-    assert command("caption", *chosen, "-o", tmp_path / "table.parquet", "--workers", 0).code == 0
+    assert command("bulk", *chosen, "-o", tmp_path / "table.parquet", "--workers", 0).code == 0
     rows = parquet.read_table(tmp_path / "table.parquet").to_pylist()
     assert [(row["source"], row["unsure"]) for row in rows] == [row[:2] for row in expected]
     assert [row["ood_score"] for row in rows] == pytest.approx([row[2] for row in expected])

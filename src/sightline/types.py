@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,9 +127,15 @@ class Caption:
             return ""
         return f"unsure: {text}." if self.unsure else f"{text[:1].upper()}{text[1:]}."
 
-    def alt(self, longest: int = 125) -> str:
-        """For an HTML ``alt`` attribute, escaped; a long one is cut between words."""
-        text = " ".join(self.sentence().split())
+    def description(self) -> str:
+        """What is written into files: the sentence as one line, without a mark where it is unsure."""
+        return " ".join(replace(self, unsure=False).sentence().split())
+
+    def alt(self, longest: int = 125, include_unsure: bool = False) -> str:
+        """For an HTML ``alt`` attribute, escaped; a long one is cut between words. Empty for an unsure caption."""
+        if self.unsure and not include_unsure:
+            return ""
+        text = self.description()
         if len(text) > longest:
             text = text[: longest - 1].rpartition(" ")[0].rstrip(" ,") + "…"
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
@@ -197,7 +203,7 @@ def write_csv_row(file: TextIO, values: Iterable[Any]) -> None:
     """One row of a CSV table. A carriage return is quoted: the csv module would not, and readers end the row there."""
     row = [cell(value) for value in values]
     has_return = any(isinstance(value, str) and "\r" in value for value in row)
-    quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 1] = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
     csv.writer(file, lineterminator="\n", quoting=quoting).writerow(row)
 
 

@@ -269,7 +269,7 @@ def _names_in_parquet(path: Path) -> Iterator[str]:
 def _names_in_table(rows: Any, path: Path) -> Iterator[str | Failure]:
     """``rows`` is a csv reader; what is wrong in the header concerns all rows, and stops the job."""
     try:
-        header = next(rows, [])
+        header: list[str] = next(rows, [])
     except csv.Error as error:
         raise DataError(f"{printable(path)} has an unreadable header ({error}): name the columns there") from None
     column = header.index(_column(header, path))

@@ -13,7 +13,7 @@ from typing import Any
 from sightline.bulk.engine import BulkEngine, BulkListener
 from sightline.bulk.inputs import FinishedPart, JobPart, import_parquet
 from sightline.bulk.job_folder import BulkOutput, JobFolder
-from sightline.bulk.outputs import embed, find_exiftool, write_sidecars
+from sightline.bulk.outputs import PhotoChanges, embed, find_exiftool, write_sidecars
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
@@ -37,6 +37,8 @@ class BulkOptions:
     part_size: int = 1000
     sidecars: bool = False
     embed: bool = False
+    include_unsure: bool = False  # also write unsure captions to sidecars and photos; tables always have them
+    min_confidence: float = 0.0  # of captions that are written to sidecars and photos
     overwrite: bool = False
 
 
@@ -98,6 +100,8 @@ def identity(
         "format": output.format,
         "sidecars": options.sidecars,
         "embed": options.embed,
+        "include_unsure": options.include_unsure,
+        "min_confidence": options.min_confidence,
     }
 
 
@@ -127,7 +131,7 @@ def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, 
     began = time.monotonic()
     workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
     several = decoding.candidates > 1
-    kept = 0
+    changes = PhotoChanges()
     progress = BulkProgress(job)
     progress.log_earlier_runs()
     with (
@@ -135,13 +139,13 @@ def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, 
         BulkEngine(captioner, decoding, options.batch_size, workers, progress) as engine,
     ):
         for finished in engine.run(job.unfinished_parts()):
-            kept += write_to_photos(finished, options)
+            changes.add(write_to_photos(finished, options))
             job.save(finished, several)
     seconds = time.monotonic() - began
-    return conclude(job, progress, seconds, kept)
+    return conclude(job, progress, seconds, changes)
 
 
-def conclude(job: JobFolder, progress: BulkProgress, seconds: float, kept: int = 0) -> BulkSummary:
+def conclude(job: JobFolder, progress: BulkProgress, seconds: float, changes: PhotoChanges) -> BulkSummary:
     """Join the parts where one table is wanted, and log the outcome."""
     failed = job.finish({"seconds": round(seconds, 1), "photos": progress.done})
     rate = progress.processed / max(seconds, 1e-9)
@@ -153,18 +157,27 @@ def conclude(job: JobFolder, progress: BulkProgress, seconds: float, kept: int =
         rate,
         f"; {failed:,} could not be captioned, see {printable(job.output.errors)}" if failed else "",
     )
-    if kept:
-        log.info("%d .txt files existed already and were kept; --overwrite replaces them", kept)
+    for line in changes.lines():
+        log.info("%s", line)
     return BulkSummary(progress.processed, failed, seconds, job.output.path, job.output.errors if failed else None)
 
 
-def write_to_photos(finished: FinishedPart, options: BulkOptions) -> int:
-    """Sidecars and embedded captions, where wanted; photos in shards have neither. Returns how many texts were kept."""
-    if finished.part.shard:
-        return 0
+def write_to_photos(finished: FinishedPart, options: BulkOptions) -> PhotoChanges:
+    """Sidecars and embedded captions, where wanted; photos in shards have neither."""
+    changes = PhotoChanges()
+    if finished.part.shard or not (options.embed or options.sidecars):
+        return changes
+    captions = [
+        caption
+        for caption in finished.captions
+        if (options.include_unsure or not caption.unsure) and caption.confidence >= options.min_confidence
+    ]
+    changes.unsure = len(finished.captions) - len(captions)
     if options.embed:
-        embed(finished.captions, options.overwrite)
-    return write_sidecars(finished.captions, options.overwrite) if options.sidecars else 0
+        changes.add(embed(captions, options.overwrite))
+    if options.sidecars:
+        changes.add(write_sidecars(captions, options.overwrite))
+    return changes
 
 
 class BulkProgress(BulkListener):

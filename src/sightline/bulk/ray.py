@@ -28,6 +28,7 @@ from sightline.bulk.job import (
     write_to_photos,
 )
 from sightline.bulk.job_folder import JobFolder, part_path, save_part
+from sightline.bulk.outputs import PhotoChanges
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, MissingExtraError, SightlineError, install_command
@@ -59,11 +60,11 @@ class CaptionParts:
         """Caption and save these parts; returns the number of photos of each, and its failures."""
         parts = [part_from_text(str(text)) for text in batch["part"]]
         unfinished = [part for part in parts if not part_path(self.folder, self.format, part.number).exists()]
-        rows: dict[str, list[Any]] = {"photos": [], "failures": [], "kept": []}
+        rows: dict[str, list[Any]] = {"photos": [], "failures": [], "changes": []}
         for finished in self.engine.run(unfinished):
             for failure in finished.failures:
                 check_roots(failure, self.roots)
-            rows["kept"].append(write_to_photos(finished, self.options))
+            rows["changes"].append(json.dumps(vars(write_to_photos(finished, self.options))))
             several = self.decoding.candidates > 1
             save_part(self.folder, self.format, finished, several)
             rows["photos"].append(len(finished.captions) + len(finished.failures))
@@ -79,12 +80,12 @@ def work_on_cluster(
     began = time.monotonic()
     progress = BulkProgress(job)
     progress.log_earlier_runs()
-    kept = 0
+    changes = PhotoChanges()
     with meter("captioning", unit="photos", begin=progress.before) as progress.update_meter:
         for row in _rows(ray, job, models, decoding, options):
-            kept += int(row["kept"])
+            changes.add(PhotoChanges(**json.loads(row["changes"])))
             progress.part_done(int(row["photos"]), [Failure(*pair) for pair in json.loads(row["failures"])])
-    return conclude(job, progress, time.monotonic() - began, kept)
+    return conclude(job, progress, time.monotonic() - began, changes)
 
 
 def connect(address: str) -> Any:

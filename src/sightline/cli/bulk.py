@@ -45,6 +45,15 @@ def bulk(
     embed: Annotated[
         bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")
     ] = False,
+    include_unsure: Annotated[
+        bool, typer.Option("--include-unsure", help="Write unsure captions to sidecars and photos, too.")
+    ] = False,
+    min_confidence: Annotated[
+        float,
+        typer.Option(
+            "--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."
+        ),
+    ] = 0.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")] = False,
     workers: Annotated[
         int | None,
@@ -79,7 +88,8 @@ def bulk(
 
     options = BulkOptions(
         batch_size=batch_size, workers=workers, device=device, runtime=runtime, datastore=datastore,
-        part_size=part_size, sidecars=sidecar, embed=embed, overwrite=overwrite,
+        part_size=part_size, sidecars=sidecar, embed=embed, include_unsure=include_unsure,
+        min_confidence=min_confidence, overwrite=overwrite,
     )  # fmt: skip
     if caption_all(inputs, BulkOutput(Path(output), format, is_folder), model or (), options, decoding, ray).failed:
         raise typer.Exit(1)

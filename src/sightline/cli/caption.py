@@ -100,7 +100,7 @@ def caption(
             from sightline.engine.captioner import load
 
             captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
-            results = _report_failures(_captions(captioner, images, options, bar=output is not None))
+            results = _report_failures(_captions(captioner, images, options, bar=output is not None), alt)
         with _open(Path(output) if output else None) as file:
             outcomes = list(_write(file, form, chain(missing, results), to_text, alt, alone))
         failed, captioned = outcomes.count(True), outcomes.count(False)
@@ -177,10 +177,12 @@ def _of_standard_input(failure: Failure) -> Failure:
     return Failure(STDIN, EMPTY if reason.startswith("is empty") else reason)
 
 
-def _report_failures(results: Iterable[Caption | Failure]) -> Iterator[Caption | Failure]:
+def _report_failures(results: Iterable[Caption | Failure], alt: bool) -> Iterator[Caption | Failure]:
     for result in results:
         if isinstance(result, Failure):
             complain(f"error: {failure_line(result)}")
+        elif alt and result.unsure:
+            complain(f"{printable(result.source)} has no alt text: its caption is unsure, leave out --alt to see it")
         yield result
 
 

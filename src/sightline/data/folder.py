@@ -17,7 +17,7 @@ from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.reading import read_lines
 from sightline.errors import DataError
-from sightline.io.files import printable, walk_images
+from sightline.io.files import printable, sidecar_of, walk_images
 from sightline.types import text_of_cell
 
 IMAGE = ("image", "file", "file_name", "filename", "path", "image_path", "image_name", "image_file", "photo")
@@ -155,7 +155,9 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def _sidecar(image: Path) -> Path:
-    return image.with_suffix(".txt")
+    """``dog.jpg.txt`` if there is one, else ``dog.txt``."""
+    full = image.with_name(f"{image.name}.txt")
+    return full if full.is_file() else sidecar_of(image)
 
 
 def _add_sidecars(builder: DatasetBuilder) -> None:

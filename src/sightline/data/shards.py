@@ -13,7 +13,7 @@ import json
 import tarfile
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
@@ -236,7 +236,7 @@ def _run(file: BinaryIO, position: int, length: int) -> Iterator[tarfile.TarInfo
     """The entries from here on, up to whatever tarfile cannot read; it does not say whether that is the end."""
     file.seek(position)
     try:
-        with tarfile.TarFile(fileobj=_Bounded(file, length)) as tar:
+        with tarfile.TarFile(fileobj=cast(BinaryIO, _Bounded(file, length))) as tar:
             while (entry := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
                 yield entry

@@ -8,9 +8,10 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from sightline.errors import DataError
@@ -198,6 +199,22 @@ def _expand_pattern(pattern: str, skipped: SkippedFiles | None) -> Iterator[Path
             yield image
     if empty:
         yield Failure(printable(pattern), "matches no image: check the pattern")
+
+
+def sidecar_of(image: Path, shared_names: Container[str] = ()) -> Path:
+    """The text file next to a photo: ``dog.txt``, or ``dog.jpg.txt`` where other photos are called dog, too."""
+    return image.with_name(f"{image.name}.txt") if image.stem.casefold() in shared_names else image.with_suffix(".txt")
+
+
+@lru_cache(maxsize=64)
+def shared_stems(folder: Path) -> frozenset[str]:
+    """Names, without suffix and in lower case, that several photos of a folder have: ``dog.jpg`` and ``dog.png``."""
+    stems, shared = set[str](), set[str]()
+    for name in os.listdir(folder):  # noqa: PTH208 -- names alone
+        stem, suffix = os.path.splitext(name)  # noqa: PTH122
+        if suffix.lower() in IMAGE_SUFFIXES:
+            (shared if stem.casefold() in stems else stems).add(stem.casefold())
+    return frozenset(shared)
 
 
 def cache_folder() -> Path:
