@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,3 +173,9 @@ def serving(*arguments: object, gate: Path | None = None, **environment: str) ->
         except subprocess.TimeoutExpired:
             process.kill()
             raise
+
+
+def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread of its own: a browser test may have left its event loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

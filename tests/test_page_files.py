@@ -10,11 +10,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
 
 import pytest
+from serving import run_async
 
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError
@@ -94,7 +94,7 @@ def test_the_server_exports_the_page_s_model_while_it_works(
     site = Site(app, find_browser_model(captioner))
     assert "data-pending" in site.index, "until then the server captions"
     wait_for_export(site, lambda: any(getattr(route, "path", "") == "/model" for route in app.routes))
-    assert (tmp_path / "asked").read_text().startswith(f"-m sightline export {tiny_model} --output ")
+    assert f" export {tiny_model} --output " in (tmp_path / "asked").read_text()
     assert ENGINE in site.index
     again = find_browser_model(captioner)
     assert again.is_ready, "the second time it is there at once"
@@ -113,8 +113,7 @@ def wait_for_export(site: Site, condition: Callable[[], bool]) -> None:
             while not condition():
                 await asyncio.sleep(0.01)
 
-    with ThreadPoolExecutor(1) as thread:  # playwright has a loop of its own in this one
-        thread.submit(asyncio.run, wait()).result()
+    run_async(wait())
 
 
 def make_exported(model: Path, folder: Path) -> Path:
@@ -159,5 +158,5 @@ def test_where_no_model_can_be_exported_the_page_says_why(
     assert 'onnxscript: pip install "sightline-captions[onnx]"' in missing.reason
     site = Site(FastAPI(), missing)
     assert ENGINE not in site.index
-    assert missing.reason in site.index
+    assert escape(missing.reason) in site.index
     assert "npm ci" in Site(FastAPI(), missing, page=tmp_path / "none").index

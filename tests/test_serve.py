@@ -24,6 +24,7 @@ pytest.importorskip("python_multipart")
 pytest.importorskip("prometheus_client")
 
 from fastapi import FastAPI
+from serving import run_async
 from starlette.exceptions import HTTPException
 
 from sightline.decoding.options import DecodingOptions, user_options
@@ -260,7 +261,7 @@ def test_too_slow_an_upload_gets_408_and_too_slow_an_answer_503_with_retry_after
             assert dict(waiting.sent[0]["headers"])[b"retry-after"] == b"1"
             assert app.state.service.slots.in_flight == 0
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 def test_a_client_that_disconnects_frees_its_slot_at_once_uploading_or_waiting():
@@ -287,7 +288,7 @@ def test_a_client_that_disconnects_frees_its_slot_at_once_uploading_or_waiting()
             assert next_one.status == 200
             assert b'"5 bytes"' in next_one.sent[1]["body"]
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch: pytest.MonkeyPatch):
@@ -307,7 +308,7 @@ def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch: pytest.MonkeyPatch
             assert {client.status for client in silent} == {408}
             assert app.state.service.slots.bytes == 0
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 def test_the_bytes_of_all_uploads_together_are_limited():
@@ -326,7 +327,7 @@ def test_the_bytes_of_all_uploads_together_are_limited():
             await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
             assert app.state.service.slots.bytes == 0
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/docs", "/openapi.json", "/v1/caption", "/index.html"])
@@ -339,7 +340,7 @@ def test_a_path_with_a_control_character_is_unknown(path: str, character: str):
             assert client.status == 404
             assert b"nothing here" in client.sent[1]["body"]
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 @pytest.mark.parametrize(
@@ -377,7 +378,7 @@ def test_access_control(settings: dict[str, Any], headers: dict[str, str], statu
             assert client.status == status
             assert b"x-content-type-options" in dict(client.sent[0]["headers"])
 
-    asyncio.run(scenario())
+    run_async(scenario())
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
