@@ -129,6 +129,36 @@ def _other_graph() -> bytes:
     return onnx.helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
 
 
+def _with_loop() -> bytes:
+    """2^62 rounds, which onnxruntime would compute while the file is opened, since nothing in them is an input."""
+    make = onnx.helper
+    kinds = {"i": onnx.TensorProto.INT64, "go": onnx.TensorProto.BOOL, "x": onnx.TensorProto.FLOAT}
+    infos = {name: make.make_tensor_value_info(name, kind, []) for name, kind in kinds.items()}
+    results = [make.make_tensor_value_info("goes", onnx.TensorProto.BOOL, []), make.make_tensor_value_info("y", 1, [])]
+    nodes = [make.make_node("Identity", ["go"], ["goes"]), make.make_node("Sin", ["x"], ["y"])]
+    inner = make.make_graph(nodes, "body", [infos["i"], infos["go"], infos["x"]], results)
+    constants = [make.make_tensor("rounds", 7, [], [2**62]), make.make_tensor("true", 9, [], [True])]
+    constants.append(make.make_tensor("zero", 1, [], [0.0]))
+    loop = make.make_node("Loop", ["rounds", "true", "zero"], ["logits"], body=inner)
+    graph = make.make_graph([loop], "g", [], [make.make_tensor_value_info("logits", 1, [])], constants)
+    opset = [make.make_opsetid("", 20)]
+    return make.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+
+
+def _with_functions(depth: int = 60) -> bytes:
+    """Each function calls the next one twice: 2^60 nodes."""
+    make, opset = onnx.helper, [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("own", 1)]
+    functions = []
+    for number in range(depth):
+        name, domain = (f"f{number + 1}", "own") if number + 1 < depth else ("Sin", "")
+        nodes = [make.make_node(name, [a], [b], domain=domain) for a, b in (("x", "h"), ("h", "y"))]
+        functions.append(make.make_function("own", f"f{number}", ["x"], ["y"], nodes, opset))
+    info = [make.make_tensor_value_info(name, 1, [1]) for name in ("x", "y")]
+    graph = make.make_graph([make.make_node("f0", ["x"], ["y"], domain="own")], "g", info[:1], info[1:])
+    model = make.make_model(graph, opset_imports=opset, ir_version=10, functions=functions)
+    return model.SerializeToString()
+
+
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (_cut, "step.onnx has .* bytes, expected .*; copy the file again"),
     "flipped": (_flipped, "step.onnx is not the file that sightline.json names"),
@@ -142,6 +172,14 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "external data": (
         _reworded(lambda values: values["graphs"]["step"].update(external_data="a")),
         "external_data is 'a'",
+    ),
+    "a loop": (_foreign(_with_loop()), "step.onnx holds loops or branches"),
+    "functions": (_foreign(_with_functions()), "step.onnx holds functions"),
+    "no message": (_foreign(b"\x0b" * 50), "step.onnx is not a graph that onnxruntime can run"),
+    "a large grid": (_reworded(lambda values: values.update(grid=[10**9, 10**9])), "grid is 1000000000 × 1000000000"),
+    "another size": (
+        _reworded(lambda values: values["preprocess"].update(size=4096, resize=4096)),
+        "preprocess.size is 4096",
     ),
     "another graph": (_foreign(_other_graph()), "step.onnx takes or gives other tensors than sightline.json says"),
     "no json": (lambda folder: (folder / "sightline.json").write_text("{"), "sightline.json cannot be read"),

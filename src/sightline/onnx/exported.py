@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,13 @@ class Manifest:
         ):
             if not fine:
                 return f"the {graph} graph should take or give {wanted}"
+        rows, columns = self.grid
+        for what, given, graph in (
+            ("preprocess.size", [self.preprocess.size] * 2, list(encoder.inputs["pixels"][1][2:])),
+            (f"grid is {rows} × {columns}, and its product", [rows * columns], list(encoder.outputs["grid"][1][1:2])),
+        ):
+            if given != graph:
+                return f"{what} is {given[0]}, the encoder graph has {graph}"
         if step.outputs["logits"][1][-1] != self.tokenizer.size:
             return f"logits are {list(step.outputs['logits'][1])}, the tokenizer has {self.tokenizer.size} tokens"
         return ""
@@ -225,9 +232,9 @@ def open_session(
 ) -> Session:
     """A graph ready to run; ``weights`` are its external data, as arrays or those of another session of it.
 
-    The graph may name no code, and onnxruntime may read no file for it. Every external tensor of a graph has a
-    "location". onnxruntime takes a tensor from us only where the graph has an external one of that name and shape; if
-    there are as many of ours as there are locations, none is left to be read from a file.
+    The graph may name no code and hold no loop, and onnxruntime may read no file for it. Every external tensor of a
+    graph has a "location". onnxruntime takes a tensor from us only where the graph has an external one of that name
+    and shape; if there are as many of ours as there are locations, none is left to be read from a file.
     """
     try:
         import onnxruntime
@@ -236,6 +243,7 @@ def open_session(
     weights = weights or {}
     if data.count(b"location") != len(weights):
         raise CheckpointError(f"{path} wants other files read than {MANIFEST} says: export the model again")
+    check_no_loops(data, path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # faults are raised as exceptions
     options.intra_op_num_threads = threads or all_threads()
@@ -252,6 +260,62 @@ def open_session(
     except Exception as error:  # onnxruntime has a dozen classes of exceptions
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} is not a graph that onnxruntime can run: {reason}") from None
+
+
+def check_no_loops(data: bytes, path: str | Path) -> None:
+    """`CheckpointError` for what our exports never hold: nodes with graphs of their own, and functions.
+
+    A loop may run for ever, and functions that call each other twice unfold to any size, both while a file is opened.
+    """
+    try:
+        for field, value in _protobuf(memoryview(data)):
+            if field == MODEL_FUNCTIONS:
+                raise CheckpointError(f"{path} holds functions, as no export does: export the model again")
+            for node in _protobuf_values(value, GRAPH_NODE) if field == MODEL_GRAPH else ():
+                for attribute in _protobuf_values(node, NODE_ATTRIBUTE):
+                    if any(field in ATTRIBUTE_GRAPHS for field, _ in _protobuf(attribute)):
+                        raise CheckpointError(f"{path} holds loops or branches, as no export does: export it again")
+    except (IndexError, ValueError):
+        raise CheckpointError(f"{path} is not a graph that onnxruntime can run: it is damaged") from None
+
+
+# Numbers of the fields in ONNX's protobuf messages; onnxruntime has no reader for them, and onnx is not installed.
+MODEL_GRAPH, MODEL_FUNCTIONS, GRAPH_NODE, NODE_ATTRIBUTE, ATTRIBUTE_GRAPHS = 7, 25, 1, 5, (6, 11)
+
+
+def _protobuf_values(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    return (value for field, value in _protobuf(message) if field == wanted)
+
+
+def _protobuf(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The number and the bytes of each field of a message that is a string or a message itself; nothing is copied."""
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a number of more than ten bytes")
+
+    while position < len(message):
+        field, kind = divmod(number(), 8)
+        if kind == 0:
+            number()
+        elif kind in (1, 5):  # 8 or 4 bytes
+            position += 8 if kind == 1 else 4
+        elif kind == 2:
+            size = number()
+            if size > len(message) - position:
+                raise ValueError("a field is cut off")
+            yield field, message[position : position + size]
+            position += size
+        else:
+            raise ValueError(f"fields of kind {kind}")
 
 
 def all_threads() -> int:
