@@ -416,3 +416,46 @@ def test_preprocess_fields_must_be_complete_and_known() -> None:
         Preprocess.from_json([])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"preprocess\.fit"):
         Preprocess(fit="stretch")  # type: ignore[arg-type]
+
+
+def test_large_images_are_reduced_and_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sightline.io import images
+
+    pixels = np.random.default_rng(0).integers(0, 65536, (90, 70), dtype=np.uint16)
+    for image in (Image.fromarray(pixels), Image.fromarray((pixels >> 8).astype(np.uint8)).convert("P")):
+        whole = open_image(image)
+        monkeypatch.setattr(images, "STRIP_PIXELS", 500)
+        assert open_image(image).tobytes() == whole.tobytes()
+        monkeypatch.setattr(images, "LARGE_PIXELS", 1000)  # 6300 pixels: a third of each side
+        reduced = open_image(image)
+        assert reduced.size == (24, 30)
+        assert reduced.tobytes() == whole.reduce(3).tobytes()
+        monkeypatch.undo()
+
+
+def test_too_many_bytes_and_too_little_memory_are_the_photos_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sightline.io import images
+
+    photo = Image.new("RGB", (20, 20))
+    monkeypatch.setattr(images, "MAX_DECODED", 1000)
+    with pytest.raises(ImageError, match="MB when decoded"):
+        open_image(photo)
+    monkeypatch.undo()
+
+    def full(*_: object) -> Image.Image:
+        raise MemoryError
+
+    monkeypatch.setattr(images, "_rgb", full)
+    with pytest.raises(ImageError, match="more memory than there is"):
+        open_image(photo)
+
+
+def test_images_of_32_bits_that_hold_8_are_not_black() -> None:
+    image = Image.fromarray(np.full((4, 4), 200, np.int32))
+    assert image.mode == "I"
+    assert open_image(image).getpixel((0, 0)) == (200, 200, 200)
+
+
+def test_arrays_of_either_byte_order() -> None:
+    values = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    assert open_image(values.astype(">u2")).tobytes() == open_image(values).tobytes()

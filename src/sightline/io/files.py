@@ -20,7 +20,7 @@ from sightline.types import Failure
 # fmt: off
 IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
-    ".ppm", ".pgm", ".pbm", ".jp2", ".avif", ".heic", ".heif",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpx", ".avif", ".avifs", ".heic", ".heif", ".mpo", ".apng",
 })
 # fmt: on
 

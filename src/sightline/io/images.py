@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from sightline.errors import CheckpointError, ConfigError, ImageError
 from sightline.io.files import IMAGE_SUFFIXES, FileSlice, counted, find_images, is_image_path, local_path, printable
@@ -28,6 +28,19 @@ ImageSource = str | os.PathLike[str] | FileSlice | bytes | Image.Image | np.ndar
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**30 // 6  # 178 million, where Pillow itself draws the line; a guard against decompression bombs
+
+MAX_DECODED = 2**29  # bytes of decoded pixels
+LARGE_PIXELS = 2**25  # above, an image is reduced by a whole number: the encoder sees a few hundred pixels of each side
+STRIP_PIXELS = 2**20
+TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # by EXIF orientation
 
 # Named one by one: some of Pillow's other readers start programs (EPS) or fetch files.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
@@ -63,7 +76,12 @@ def open_image(
     else:
         raise ImageError(f"a {type(source).__name__} is not an image: give a path, bytes, a Pillow image or an array")
     _check_size(image.size, name, max_pixels)
-    return _upright_rgb(_load(image, name), name)
+    try:
+        return _upright_rgb(_load(image, name), name)
+    except MemoryError:
+        raise ImageError(
+            f"{name} is {image.width}×{image.height} and needs more memory than there is: shrink it"
+        ) from None
 
 
 def _read(source: str | os.PathLike[str], name: str, max_bytes: int) -> bytes:
@@ -138,8 +156,17 @@ def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
 
 
 def _load(image: Image.Image, name: str) -> Image.Image:
+    """Decode. A large JPEG is decoded at a reduced size; of other formats the decoded bytes are limited."""
     try:
+        factor = _reduction(image.size)
+        if factor > 1:
+            image.draft(None, (image.width // factor, image.height // factor))
+        pixel = 1 if image.mode in ("1", "L", "P") else 2 if image.mode.startswith("I;16") else 4
+        if (needed := image.width * image.height * pixel) > MAX_DECODED:
+            raise ImageError(f"{name} takes {needed / 2**20:.0f} MB when decoded: shrink it first")
         image.load()
+    except (ImageError, MemoryError):
+        raise
     except Exception as error:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error and more
         raise _damaged(name, error) from error
     return image
@@ -153,30 +180,58 @@ def _damaged(name: str, error: Exception) -> ImageError:
 
 
 def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Strip by strip: beside the decoded pixels only a small part is in memory, and a large image is reduced."""
     try:
-        image = ImageOps.exif_transpose(image)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # a broken EXIF block spoils no pixel: take the picture as stored
-        image = image.copy()
+        orientation = 1
+    width, height = image.size
+    factor = _reduction(image.size)
+    factors = (min(factor, width), min(factor, height))
+    rows = factors[1] * max(1, STRIP_PIXELS // (width * factors[1]))
+    tops = range(0, height, rows)
+    upright = Image.new("RGB", (-(-width // factors[0]), -(-height // factors[1])))
     try:
-        if image.mode.startswith(("I", "F")):
-            image = Image.fromarray(_deep_to_bytes(np.asarray(image)))
-        if image.mode == "La":
-            image = image.convert("LA")
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-        return image.convert("RGB")
+        strips = (image.crop((0, top, width, min(height, top + rows))) for top in tops)
+        limits = _limits(strips) if image.mode.startswith(("I", "F")) else None
+        for top in tops:
+            strip = _rgb(image.crop((0, top, width, min(height, top + rows))), limits)
+            upright.paste(strip if factor == 1 else strip.reduce(factors), (0, top // factors[1]))
     except ValueError:
         raise ImageError(f"{name} has colours of kind {image.mode}: save it as RGB first") from None
+    return upright.transpose(TRANSPOSE[orientation]) if orientation in TRANSPOSE else upright
 
 
-def _deep_to_bytes(values: np.ndarray) -> np.ndarray:
-    """Grey values of 16 or 32 bits, or floats, as 8 bits: scaled, never clipped."""
-    is_float = np.issubdtype(values.dtype, np.floating)
-    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = min(0.0, values.min()), values.max()
-    white = 65535.0 if not is_float else 1.0 if high <= 1 else 255.0
-    return _scale(values, low, max(white, high))
+def _reduction(size: tuple[int, int]) -> int:
+    """By what whole number the sides of a large image are divided; 1 for any ordinary photo."""
+    return math.ceil(math.sqrt(size[0] * size[1] / LARGE_PIXELS))
+
+
+def _rgb(image: Image.Image, limits: tuple[float, float] | None) -> Image.Image:
+    if limits is not None:
+        image = Image.fromarray(_scale(_finite(image), *limits))
+    if image.mode == "La":
+        image = image.convert("LA")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _limits(strips: Iterable[Image.Image]) -> tuple[float, float]:
+    """What becomes black and what white of grey values of 16 or 32 bits, or floats: scaled, never clipped."""
+    low = high = 0.0
+    mode = ""
+    for strip in strips:
+        values, mode = _finite(strip), strip.mode
+        low, high = min(low, values.min()), max(high, values.max())
+    if mode == "F":
+        return low, max(high, 1.0 if high <= 1 else 255.0)
+    return low, max(high, 255.0 if mode == "I" and high <= 255 else 65535.0)  # 32 bits may hold values of 8
+
+
+def _finite(image: Image.Image) -> np.ndarray:
+    return np.nan_to_num(np.asarray(image).astype(np.float64), posinf=0.0, neginf=0.0)
 
 
 def _scale(values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -197,7 +252,7 @@ def _from_array(array: np.ndarray) -> Image.Image:
         if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
             raise ImageError("a float array must hold finite values from 0 to 1: divide by 255, or convert to uint8")
         array = _scale(array, 0, 1)
-    elif array.dtype == np.uint16:
+    elif array.dtype.kind == "u" and array.dtype.itemsize == 2:  # of either byte order
         array = _scale(array, 0, 65535)
     elif array.dtype != np.uint8:
         raise ImageError(f"an array of {array.dtype} is not an image: give uint8, uint16, or floats from 0 to 1")
