@@ -43,6 +43,11 @@ def photo(seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (24, 30, 3), dtype=np.uint8))
 
 
+def test_a_captioner_names_its_device_and_runtimes(captioner: Captioner) -> None:
+    assert captioner.device == "cpu"
+    assert captioner.runtimes == ["torch"]
+
+
 def test_every_way_in_gives_the_same_words(captioner: Captioner, tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     photo().save(path)

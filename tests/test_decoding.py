@@ -281,6 +281,12 @@ def test_alternatives_are_the_likeliest_other_tokens():
         assert [probability for _, probability in step] == pytest.approx([probabilities[6], probabilities[4]])
 
 
+def test_alternatives_leave_out_tokens_that_cannot_occur():
+    [hypothesis] = decode(Chain(torch.zeros(7, 7)), photos(1), DecodingOptions(beam=1, max_length=4, alternatives=7))[0]
+    assert all(step for step in hypothesis.alternatives)
+    assert all(probability > 0 for step in hypothesis.alternatives for _, probability in step)
+
+
 def test_attention_can_be_left_out_and_no_photos_give_no_captions():
     [[hypothesis]] = decode(ToyDecoder(), photos(1), DecodingOptions(want_attention=False))
     assert hypothesis.attention is None
