@@ -246,3 +246,16 @@ def test_a_decoders_own_section_fits_what_is_saved() -> None:
     """The fields of a saved decoder are those of a recipe's section and the sizes that data and encoder decide."""
     for name, section in (("lstm", LstmDecoder), ("transformer", TransformerDecoder)):
         assert set(tiny(name).model.decoder.spec) - set(section.model_fields) == set(module.SIZES)
+
+
+@pytest.mark.parametrize("change", [{"blocks": 1000}, {"name": "vit_tiny_patch16_224", "options": {"depth": 20_000}}])
+def test_a_config_that_asks_for_more_layers_than_the_weights_have_is_refused_before_they_are_built(
+    folder: Path, change: dict[str, Any]
+) -> None:
+    def deeper(config: dict[str, Any]) -> None:
+        old = config["encoder"]
+        config["encoder"] = (old if "blocks" in change else {"preprocess": old["preprocess"]}) | change
+
+    tamper(folder, deeper)
+    message = refusal(folder)
+    assert "asks for far more weights than the" in message or ("options" in change and "(ConfigError)" in message)

@@ -7,7 +7,9 @@ Only tensors, JSON and TOML: nothing in it is ever executed, and weights that do
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
@@ -103,7 +106,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
             f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}"
         )
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
-    with Unfilled():
+    with Unfilled(), _bounded_by(folder / "model.safetensors"):
         model = _build(config, tokenizer, folder)
     check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
     load_model_tensors(model, folder / "model.safetensors")
@@ -116,6 +119,34 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
         recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
         folder,
     )
+
+
+@contextmanager
+def _bounded_by(weights: Path) -> Iterator[None]:
+    """Networks are built only as far as the file of their weights can fill them.
+
+    So a config that asks for 20,000 layers ends at once. Some encoders are built with a classifier that is then
+    dropped, or in parts that are replaced; hence the margins.
+    """
+    try:
+        with safe_open(weights, framework="pt") as file:
+            sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{weights} cannot be read: {error}; copy the file again") from None
+    most_tensors, most_numbers = 4 * len(sizes) + 1000, 4 * sum(sizes) + 2**28
+    tensors = numbers = 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal tensors, numbers
+        tensors, numbers = tensors + 1, numbers + (0 if parameter is None else parameter.numel())
+        if tensors > most_tensors or numbers > most_numbers:
+            raise ConfigError(f"it asks for far more weights than the {len(sizes):,} tensors of {weights.name}")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> CaptionModel:

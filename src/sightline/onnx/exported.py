@@ -149,12 +149,12 @@ class Manifest:
             if not fine:
                 return f"the {graph} graph should take or give {wanted}"
         rows, columns = self.grid
-        for what, given, graph in (
+        for what, given, found in (
             ("preprocess.size", [self.preprocess.size] * 2, list(encoder.inputs["pixels"][1][2:])),
             (f"grid is {rows} × {columns}, and its product", [rows * columns], list(encoder.outputs["grid"][1][1:2])),
         ):
-            if given != graph:
-                return f"{what} is {given[0]}, the encoder graph has {graph}"
+            if given != found:
+                return f"{what} is {given[0]}, the encoder graph has {found}"
         if step.outputs["logits"][1][-1] != self.tokenizer.size:
             return f"logits are {list(step.outputs['logits'][1])}, the tokenizer has {self.tokenizer.size} tokens"
         return ""
