@@ -348,6 +348,18 @@ def test_the_greedy_baseline_pays_the_truth_penalty_too(critic):
     assert gradient(loss, model).abs().max() < 1e-9
 
 
+def test_draws_of_equal_reward_have_no_advantage(critic, monkeypatch):
+    """A baseline of the wrong sign leaves the estimate unbiased but far noisier: equal rewards would move the model."""
+    model, _, context = critic
+    objective = SelfCritical(pad=0, samples=4)
+    objective.prepare(model, context)
+    monkeypatch.setattr(objective, "_rewards", lambda photos, texts: (torch.full((len(texts),), 3.0), torch.zeros(4)))
+    loss, _ = objective(model, batch_of([[1, 4, 2]]))
+    assert gradient(loss, model).abs().max() < 1e-9
+    others = objective._baseline(model.decoder, None, None, torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
+    assert others.flatten().tolist() == pytest.approx([11 / 3, 10 / 3, 3, 2])
+
+
 def test_the_truth_penalty_needs_labels(critic):
     model, _, context = critic
     with pytest.raises(ConfigError, match=r"objective\.truth_penalty=0.5 needs photos whose objects are labelled"):
