@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Command
+from layouts import draw_all
 
 from sightline.bulk.engine import BulkEngine
 from sightline.bulk.inputs import JobPart, find_inputs, import_parquet, input_roots, list_inputs, read_parts
@@ -71,7 +73,7 @@ def test_every_photo_once_in_order_and_the_broken_one_among_the_errors(
     (error,) = lines(tmp_path / "captions.errors.jsonl")
     assert error == {
         "source": str(photos / BROKEN),
-        "reason": "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF",
+        "reason": "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF",
     }
     assert (summary.photos, summary.failed, summary.errors) == (13, 1, tmp_path / "captions.errors.jsonl")
     left = sorted(path.name for path in tmp_path.iterdir())
@@ -455,9 +457,11 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
     assert bulk(photos, output, tiny_model).photos == 13
     again = bulk(photos, output, tiny_model, batch_size=2)
     assert again == BulkSummary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
-    assert bulk(photos, output, tiny_model, decoding={"beam": 1}).photos == 13
+    with pytest.raises(ConfigError, match="holds a finished job of other inputs or options"):
+        bulk(photos, output, tiny_model, decoding={"beam": 1})
+    assert bulk(photos, output, tiny_model, decoding={"beam": 1}, overwrite=True).photos == 13
     shutil.copy(names(photos)[0], photos / "new.jpg")
-    assert bulk(photos, output, tiny_model, decoding={"beam": 1}).photos == 14
+    assert bulk(photos, output, tiny_model, decoding={"beam": 1}).photos == 14, "the same job, and a photo more"
     (photos / BROKEN).unlink()
     assert bulk(photos, output, tiny_model, overwrite=True).failed == 0
     assert not (tmp_path / "a.errors.jsonl").exists()
@@ -518,3 +522,33 @@ def test_pace_says_how_fast_and_how_long():
 def test_an_engine_without_photos_finishes_nothing(captioner: Captioner):
     with BulkEngine(captioner, captioner.defaults, 4, workers=0) as engine:
         assert list(engine.run([])) == []
+
+
+def test_a_finished_table_is_not_replaced_by_another_job_unless_asked(
+    tmp_path: Path, tiny_model: Path, command: Command
+) -> None:
+    photos = tmp_path / "photos"
+    draw_all(photos)
+    table, first = tmp_path / "table.csv", sorted(photos.iterdir())[0]
+    options = ["-m", tiny_model, "--workers", 0, "-o", table]
+    assert command("bulk", photos, *options).code == 0
+    before = table.read_bytes()
+    for arguments in ([first, *options], [photos, *options, "--beam", 1]):
+        refused = command("bulk", *arguments)
+        assert refused.code == 2 and "holds a finished job of other inputs or options" in refused.err
+        assert table.read_bytes() == before
+    assert command("bulk", photos, *options).code == 0, "the same job again has nothing to do"
+    assert command("bulk", first, *options, "--overwrite").code == 0
+    assert table.read_bytes() != before
+
+
+def test_a_file_that_no_job_wrote_is_not_replaced_unless_asked(
+    tmp_path: Path, tiny_model: Path, command: Command
+) -> None:
+    draw_all(tmp_path / "photos")
+    mine = tmp_path / "mine.csv"
+    mine.write_text("my own table\n")
+    options = ["bulk", tmp_path / "photos", "-m", tiny_model, "--workers", 0, "-o", mine]
+    refused = command(*options)
+    assert refused.code == 2 and "is no bulk job's" in refused.err and mine.read_text() == "my own table\n"
+    assert command(*options, "--overwrite").code == 0

@@ -123,8 +123,11 @@ def make_exported(model: Path, folder: Path) -> Path:
         (folder / f"{name}.onnx").write_bytes(name.encode())
     state = {"beam.past": ["float32", ["rows", 2]]}
     tokenizer = json.loads((model / "tokenizer.json").read_text())
+    preprocess = json.loads((model / "config.json").read_text())["encoder"]["preprocess"]
+    pixels = ["float32", ["photos", 3, preprocess["size"], preprocess["size"]]]
+    features = {"grid": ["float32", ["photos", 16, 8]], "pooled": ["float32", ["photos", 8]]}
     tensors = {
-        "encoder": ({"pixels": ["float32", [1]]}, {"grid": ["float32", [1]], "pooled": ["float32", [1]]}),
+        "encoder": ({"pixels": pixels}, features),
         "start": ({"pooled": ["float32", [1]]}, state),
         "step": (
             {"token": ["int64", [1]], **state},
@@ -134,7 +137,7 @@ def make_exported(model: Path, folder: Path) -> Path:
     manifest = {
         "format": "sightline-onnx-1", "precision": "int8", "encoder": "", "decoder": "", "parameters": 1,
         "weights": file_hash(model / "model.safetensors"), "licence": "", "grid": [4, 4], "tokenizer": tokenizer,
-        "preprocess": json.loads((model / "config.json").read_text())["encoder"]["preprocess"], "decoding": {},
+        "preprocess": preprocess, "decoding": {},
         "graphs": {
             name: {"bytes": len(name), "sha256": "", "inputs": inputs, "outputs": outputs}
             for name, (inputs, outputs) in tensors.items()

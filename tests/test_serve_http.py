@@ -204,7 +204,10 @@ def test_the_name_of_a_bad_photo_is_printed_safely(server: RunningServer):
     for name, shown in (("\u202egpj.exe", "'\\u202egpj.exe' "), ("a" * 500, "a" * 200 + " ")):
         body = form([b"words"], {}).replace(b"0.jpg", name.encode())
         reply = server.ask("POST", "/v1/caption", body, Content_Type=MULTIPART)
-        assert (reply.status, reply.error) == (422, shown + "is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF")
+        assert (reply.status, reply.error) == (
+            422,
+            shown + "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF",
+        )
 
 
 BAD_BODIES: dict[str, tuple[str, str, bytes, int, str]] = {

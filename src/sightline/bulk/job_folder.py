@@ -96,11 +96,16 @@ class JobFolder:
             if finished["identity"] == self.identity and finished["listing"] == vars(self.listing):
                 new_list.unlink()
                 return False
-            if self.output.is_folder:
+            if not overwrite and (self.output.is_folder or finished["identity"] != self.identity):
+                kind = "folder" if self.output.is_folder else "file"
                 raise ConfigError(
                     f"{printable(self.output.path)} holds a finished job of other inputs or options: "
-                    "choose another folder, or begin again with --overwrite"
+                    f"choose another {kind}, or begin again with --overwrite"
                 )
+        elif exists and not self.output.is_folder and not overwrite:
+            raise ConfigError(
+                f"{printable(self.output.path)} exists and is no bulk job's: choose another file, or give --overwrite"
+            )
         if self.output.is_folder and any(self.folder.glob("part-*")):
             raise ConfigError(
                 f"{printable(self.folder)} holds parts of no known job: choose an empty folder, or give --overwrite"

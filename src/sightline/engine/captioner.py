@@ -24,6 +24,7 @@ from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
 from sightline.io.files import FileSlice, printable
 from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
+from sightline.io.model_files import check_model_folder
 from sightline.nn.hub import DEFAULT_MODEL, resolve
 from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest, all_threads
 from sightline.types import Caption, Failure, ImageFeatures, Word
@@ -322,6 +323,7 @@ def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
         if device != "cpu":
             raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; use runtime='torch'")
         return OnnxBackend(folder, manifest)
+    check_model_folder(folder)  # before torch is asked for: it would not help
     try:
         from sightline.engine.torch_backend import TorchBackend
         from sightline.nn.checkpoint import load_checkpoint

@@ -134,7 +134,7 @@ def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:
             raise ImageError(f"{name} is a HEIC photo: run `pip install pillow-heif`, or save it as JPEG") from None
         if data.startswith(SIGNATURES) or is_heic:
             raise ImageError(f"{name} is cut off or damaged: copy or download it again") from None
-        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, GIF, BMP or TIFF") from None
+        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF") from None
     except Exception as error:  # a reader stumbling over a crafted header
         raise _damaged(name, error) from error
 

@@ -23,6 +23,15 @@ TYPES = {  # safetensors' names of the element types in our models, and numpy's
 }  # fmt: skip
 
 
+def check_model_folder(folder: Path) -> None:
+    """`CheckpointError` where a model's files are missing."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: no such folder; `sightline models` lists models")
+    missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_JSON:

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_path, write_atomically
-from sightline.io.model_files import checkpoint_hash, read_json
+from sightline.io.model_files import check_model_folder, checkpoint_hash, read_json
 from sightline.nn.decoders import Decoder, build_decoder
 from sightline.nn.encoders import Encoder, encoder_from_spec
 from sightline.nn.encoders.base import Unfilled, load_strictly
@@ -95,11 +95,7 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = Fal
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
     folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise CheckpointError(f"{str(folder)!r} is not a model folder: no such folder; `sightline models` lists models")
-    missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
+    check_model_folder(folder)
     config = read_json(folder / "config.json")
     if config.get("format") != FORMAT:
         raise CheckpointError(

@@ -171,7 +171,7 @@ class Trainer:
         self.accelerator.gradient_state._set_sync_gradients(last)
         with self._no_sync_unless(last):
             loss, logs = self.step(batch)
-            self._check_finite(loss)
+            self._check_finite(loss, "loss")
             self.accelerator.backward(loss)
         sums = self.progress["sums"]
         for name, value in {"loss": loss.detach(), **logs}.items():
@@ -181,7 +181,7 @@ class Trainer:
         if self.settings.clip:
             norm = self.accelerator.clip_grad_norm_(self.step.parameters(), self.settings.clip)
             if self.settings.precision != "fp16":
-                self._check_finite(norm)
+                self._check_finite(norm, "gradient's norm")
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
@@ -200,11 +200,11 @@ class Trainer:
             with self.accelerator.no_sync(self.step):
                 yield
 
-    def _check_finite(self, value: torch.Tensor) -> None:
+    def _check_finite(self, value: torch.Tensor, name: str) -> None:
         if not bool(torch.isfinite(value)):
             where = f"epoch {self.progress['epoch'] + 1}, batch {self.progress['batch'] + 1}"
             raise SightlineError(
-                f"the loss is {float(value.detach())} in {where}: training stopped, "
+                f"the {name} is {float(value.detach())} in {where}: training stopped, "
                 f"{self.output} keeps the last good checkpoint; "
                 "lower training.learning_rate or set training.clip, then --resume"
             )
@@ -230,9 +230,9 @@ class Trainer:
         return record
 
     def _score_start(self) -> None:
-        """What the model that a new run starts from says of the val photos, as it is: the mark for the run to pass.
+        """Score the model that a new run starts from: the baseline that the run should pass.
 
-        Epochs are chosen among as ever, and drawn as ever: building a model draws numbers, which are given back.
+        Building that model draws random numbers, so the generator's state is restored afterwards.
         """
         fresh = not self.progress["epoch"] and not self.progress["batch"]
         if self.settings.init is None or not fresh or self.recipe.data.text is not None:
