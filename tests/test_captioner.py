@@ -114,9 +114,14 @@ def test_a_stream_reads_no_further_than_it_must(captioner: Captioner) -> None:
     assert len(taken) == 4
 
 
-def test_the_first_bad_photo_raises(captioner: Captioner, tmp_path: Path) -> None:
+def test_a_bad_photo_raises_alone_and_is_a_failure_among_others(captioner: Captioner, tmp_path: Path) -> None:
+    absent = tmp_path / "absent.png"
     with pytest.raises(ImageError, match=r"absent\.png does not exist"):
-        captioner.caption([photo(), tmp_path / "absent.png"])
+        captioner.caption(absent)
+    good, bad, other = captioner.caption([photo(), absent, photo(1)])
+    assert isinstance(good, Caption) and isinstance(other, Caption)
+    assert (good.text, other.text) == (captioner.caption(photo()).text, captioner.caption(photo(1)).text)
+    assert isinstance(bad, Failure) and bad.source == str(absent) and "does not exist" in bad.reason
 
 
 def test_an_unknown_option_suggests_the_nearest(captioner: Captioner) -> None:

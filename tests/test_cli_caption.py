@@ -213,11 +213,21 @@ def test_caption_has_few_options():
 
 
 def test_any_decoding_option_can_be_set():
-    settings = [f"{option.name}={option.default}" for option in user_options()]
-    assert DecodingOptions(**decoding_options(settings)) == DecodingOptions()
+    settings = [f"{option.name}={option.default}" for option in user_options() if option.name != "sample"]
+    assert DecodingOptions(**decoding_options([*settings, "sample=true"])) == DecodingOptions(sample=True)
     assert decoding_options(["sample=TRUE"], beam=0, sample=False, candidates=None) == {"beam": 0, "sample": True}
     with pytest.raises(ConfigError, match=r"unknown decoding option 'top_q' \(did you mean 'top_p'\?\)"):
         decoding_options(["top_q=1"])
+
+
+@pytest.mark.parametrize("flag", [["--temperature", 0.8], ["--seed", 1], ["--set", "top_p=0.9"], ["--set", "seed=0"]])
+@pytest.mark.parametrize("verb", ["caption", "bulk"])
+def test_sampling_options_need_sampling(command: Command, photos: list[Path], verb: str, flag: list[object]):
+    output = ["-o", photos[0].with_suffix(".csv")] if verb == "bulk" else []
+    outcome = command(verb, photos[0], *output, *flag)
+    named = f"{flag[0]} {str(flag[1]).partition('=')[0]}" if flag[0] == "--set" else flag[0]
+    assert outcome.err == f"error: {named} acts on sampling only: add --sample, or leave it out\n"
+    assert outcome.code == 2
 
 
 def test_a_beam_of_none_is_one_fault_and_not_two(command: Command, photos: list[Path], tiny_model: Path):

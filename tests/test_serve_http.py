@@ -190,14 +190,24 @@ def test_a_bad_photo_gets_a_line_and_the_server_goes_on(server: RunningServer, p
     data, status, words = BAD_PHOTOS[name]
     as_form = server.post("/v1/caption", data)
     assert (as_form.status, words in as_form.error) == (status, True), as_form
-    as_json = server.post_json("/v1/explain", {"photos": [encoded(photo_bytes[0]), encoded(data)]})
-    assert (as_json.status, words in as_json.error) == (status, True), as_json
     if status == 422:
         assert as_form.error.startswith("0.jpg ")
-        assert as_json.error.startswith("photo 2: ")
-        several = server.post("/v1/caption", [photo_bytes[0], data])
-        assert several.error.startswith("photo 2: 1.jpg ")
     assert server.post("/v1/caption", photo_bytes[0]).status == 200
+
+
+@pytest.mark.parametrize("name", [name for name in BAD_PHOTOS if name != "too many bytes"])
+def test_the_good_ones_of_several_photos_are_answered(server: RunningServer, photo_bytes: list[bytes], name: str):
+    data, _, words = BAD_PHOTOS[name]
+    (expected,) = server.post("/v1/caption", photo_bytes[2]).json["captions"]
+    reply = server.post("/v1/caption", [data, photo_bytes[1], photo_bytes[2], data])
+    first, _, third, last = reply.json["captions"]
+    assert reply.status == 200 and third == expected | {"source": "2.jpg"}
+    assert set(first) == {"source", "error"} and first["source"] == "0.jpg" and words in first["error"]
+    assert last["error"].startswith("3.jpg ")
+    as_json = server.post_json("/v1/explain", {"photos": [encoded(photo_bytes[0]), encoded(data), "?"]})
+    explained, unread, undecoded = as_json.json["explanations"]
+    assert as_json.status == 200 and explained["words"] and words in unread["error"]
+    assert undecoded["error"] == "photo 3 is not base64: encode the file, without line breaks"
 
 
 def test_the_name_of_a_bad_photo_is_printed_safely(server: RunningServer):

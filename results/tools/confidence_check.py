@@ -22,6 +22,7 @@ from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
+from sightline.types import Caption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,8 @@ def measure(captioner: Captioner, count: int) -> dict[str, Any]:
     for number, one in enumerate(track(pictures(count, SEED), "out-of-distribution pictures", total), 1):
         waiting.append(one)
         if len(waiting) == BATCH or number == total:
-            for (kind, _), caption in zip(waiting, captioner.caption([picture for _, picture in waiting])):
+            for (kind, _), caption in zip(waiting, captioner.stream([picture for _, picture in waiting])):
+                assert isinstance(caption, Caption)  # a drawing, not a file that could be damaged
                 found[kind].append((caption.unsure, caption.confidence))
             waiting = []
     return {

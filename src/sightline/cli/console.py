@@ -90,6 +90,7 @@ Candidates = Annotated[int | None, typer.Option("--candidates", help="Captions o
 Sample = Annotated[bool, typer.Option("--sample", help="Sample captions instead of searching for the best.")]
 Temperature = Annotated[float | None, typer.Option("--temperature", help="Sampling only: above 1 is more varied.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Sampling only: the same number gives the same captions.")]
+SAMPLING_ONLY = ("temperature", "top_k", "top_p", "seed")
 SetDecoding = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. top_p=0.9; repeatable."),
@@ -99,8 +100,16 @@ SetDecoding = Annotated[
 def decoding_options(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
     """The decoding options given by flags and by ``--set NAME=VALUE``; the model's own values hold for the rest."""
     chosen = {name: value for name, value in flags.items() if value is not None and value is not False}
-    if not settings:
-        return chosen
+    if settings:
+        _add_settings(chosen, settings)
+    unused = [name for name in SAMPLING_ONLY if name in chosen]
+    if unused and not chosen.get("sample"):
+        flag = f"--{unused[0]}" if flags.get(unused[0]) is not None else f"--set {unused[0]}"
+        raise ConfigError(f"{flag} acts on sampling only: add --sample, or leave it out")
+    return chosen
+
+
+def _add_settings(chosen: dict[str, Any], settings: list[str]) -> None:
     from sightline.decoding import user_options
 
     kinds = {option.name: option.type for option in user_options()}
@@ -113,7 +122,6 @@ def decoding_options(settings: list[str] | None, **flags: Any) -> dict[str, Any]
         if name in chosen:
             raise ConfigError(f"{name} is given twice: give it once")
         chosen[name] = _parse(setting, text, kinds[name])
-    return chosen
 
 
 def _parse(setting: str, text: str, kind: type) -> Any:

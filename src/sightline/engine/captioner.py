@@ -149,27 +149,26 @@ class Captioner:
     # -- the whole pipeline -------------------------------------------------------------------------------------------
 
     @overload
-    def caption(self, source: list[ImageSource], **options: Any) -> list[Caption]: ...
+    def caption(self, source: list[ImageSource], **options: Any) -> list[Caption | Failure]: ...
     @overload
     def caption(self, source: ImageSource, **options: Any) -> Caption: ...
-    def caption(self, source: ImageSource | list[ImageSource], **options: Any) -> Caption | list[Caption]:
-        """A caption for a path, bytes, Pillow image or array; a list gives a list. The first bad photo raises.
+    def caption(self, source: ImageSource | list[ImageSource], **options: Any) -> Caption | list[Caption | Failure]:
+        """A caption for a path, bytes, Pillow image or array; a list gives a list.
 
+        A photo that cannot be read raises `ImageError`; in a list it has a `Failure` in place of its caption.
         ``options`` are `DecodingOptions`: beam, length_penalty, min_length, candidates, sample, temperature, ...
         """
-        several = isinstance(source, list | tuple)
-        sources: list[Any] = list(source) if isinstance(source, list | tuple) else [source]
-        captions = []
-        for result in self.stream(sources, keep_photos=True, **options):
-            if isinstance(result, Failure):
-                raise ImageError(result.reason)
-            captions.append(result)
-        return captions if several else captions[0]
+        if isinstance(source, list | tuple):
+            return list(self.stream(source, keep_photos=True, **options))
+        (result,) = self.stream([source], keep_photos=True, **options)
+        if isinstance(result, Failure):
+            raise ImageError(result.reason)
+        return result
 
     def stream(
         self, sources: Iterable[ImageSource], batch_size: int = 16, keep_photos: bool = False, **options: Any
     ) -> Iterator[Caption | Failure]:
-        """A caption or the reason why not, for each source in order. A bad photo costs no other its caption."""
+        """A caption or the reason why not, for each source in order, as they are computed: for any number of photos."""
         chosen = self.options(**options)
         batch: list[PreparedImage | Failure] = []
         for source in sources:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from sightline import __version__
 from sightline.errors import ConfigError, ImageError
+from sightline.explain import Explanation
 from sightline.serve import schemas
 from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
@@ -152,29 +153,39 @@ class Service:
             return await self.in_pool(read_json, body, model, settings.max_photos)
         raise HTTPException(415, f"the content type is {kind or 'missing'!r}: send {ACCEPTED}")
 
-    async def caption(self, upload: Upload, explain: bool) -> dict[str, Any]:
+    def query(self, options: dict[str, Any], explain: bool = False) -> Query:
         try:
-            query = self.work.query(upload.options, explain)
+            return self.work.query(options, explain)
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        answers = await gather(
-            self.caption_one(f"photo {number}: " if len(upload.photos) > 1 else "", data, name, query)
-            for number, (data, name) in enumerate(zip(upload.photos, upload.names), 1)
-        )
-        named = [
-            replace(answer, caption=replace(answer.caption, source=name))
-            for answer, name in zip(answers, upload.names)
-        ]  # fmt: skip
-        if not explain:
-            return {"captions": [explanation.caption.as_dict() for explanation in named]}
-        return {"explanations": [await self.in_pool(explanation.as_dict) for explanation in named]}
 
-    async def caption_one(self, which: str, data: bytes, name: str, query: Query) -> Any:
+    async def caption(self, upload: Upload, explain: bool) -> dict[str, Any]:
+        """The response: one photo that cannot be read is an HTTP error, one of several has an error of its own."""
+        query = self.query(upload.options, explain)
+        outcomes = await gather(
+            self.caption_one(data, name, query) for data, name in zip(upload.photos, upload.names)
+        )  # fmt: skip
+        if len(outcomes) == 1 and isinstance(outcomes[0], ImageError):
+            raise HTTPException(422, str(outcomes[0]))
+        rows = [await self.row(outcome, name, explain) for outcome, name in zip(outcomes, upload.names)]
+        return {"explanations" if explain else "captions": rows}
+
+    async def caption_one(self, photo: bytes | ImageError, name: str, query: Query) -> Explanation | ImageError:
+        """What the model makes of one photo, or why it cannot be opened, which costs the other photos nothing."""
+        if isinstance(photo, ImageError):
+            return photo
         try:
-            photo = await self.in_pool(self.work.prepare, data, name)
+            prepared = await self.in_pool(self.work.prepare, photo, name)
         except ImageError as error:
-            raise HTTPException(422, f"{which}{error}") from None
-        return await asyncio.wrap_future(self.batcher.submit(photo, query))
+            return error
+        return await asyncio.wrap_future(self.batcher.submit(prepared, query))
+
+    async def row(self, outcome: Explanation | ImageError, name: str, explain: bool) -> dict[str, Any]:
+        """One photo's part of the response."""
+        if isinstance(outcome, ImageError):
+            return {"source": name, "error": str(outcome)}
+        named = replace(outcome, caption=replace(outcome.caption, source=name))
+        return await self.in_pool(named.as_dict) if explain else named.caption.as_dict()
 
     async def in_pool(self, function: Callable[..., Value], *arguments: Any) -> Value:
         return await asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)

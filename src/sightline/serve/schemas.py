@@ -120,8 +120,18 @@ class CaptionOut(BaseModel):
     others: list[CaptionOut] | None = Field(default=None, description="Further candidates.")
 
 
+class PhotoErrorOut(BaseModel):
+    """In place of a caption, for one of several photos that cannot be read."""
+
+    source: str
+    error: str = Field(description="What is wrong with this photo.")
+
+
+IN_ORDER = "One for each photo, in the order sent; one of several photos may have an error instead."
+
+
 class CaptionsOut(BaseModel):
-    captions: list[CaptionOut] = Field(description="One for each photo, in the order sent.")
+    captions: list[CaptionOut | PhotoErrorOut] = Field(description=IN_ORDER)
 
 
 class ExplainedWordOut(WordOut):
@@ -140,7 +150,7 @@ class ExplanationOut(CaptionOut):
 
 
 class ExplanationsOut(BaseModel):
-    explanations: list[ExplanationOut] = Field(description="One for each photo, in the order sent.")
+    explanations: list[ExplanationOut | PhotoErrorOut] = Field(description=IN_ORDER)
 
 
 class LimitsOut(BaseModel):
@@ -206,7 +216,7 @@ ERRORS_OF_BODIES = {
     "408": "The body did not arrive in time.",
     "413": "Too many bytes.",
     "415": "Neither a form nor JSON.",
-    "422": "A field is missing, unknown or out of bounds, or a photo cannot be opened or has too many pixels.",
+    "422": "A field is missing, unknown or out of bounds, or the only photo cannot be opened.",
     "429": "The limit of photos in flight is reached; Retry-After says when to try again.",
     "503": "No response in time; Retry-After says when to try again.",
 }

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from sightline.errors import ImageError
 from sightline.io.files import counted, printable
 from sightline.serve.schemas import DECODING, Options, Photos, error_line
 
@@ -31,7 +32,7 @@ Body = TypeVar("Body", bound=Options)
 class Upload:
     """The photos of one request, the names of their files, and the options it gave."""
 
-    photos: list[bytes]
+    photos: list[bytes | ImageError]  # or why there is none: base64 that cannot be decoded
     names: list[str]
     options: dict[str, Any]
 
@@ -93,7 +94,8 @@ async def read_form(
         raise HTTPException(400, f"the form cannot be read: {printable(error.message)}") from None
     except FormParserError as error:  # older Starlettes let it through
         raise HTTPException(400, f"the form cannot be read: {printable(error)}") from None
-    photos, names, fields = [], [], {}
+    photos: list[bytes | ImageError] = []
+    names, fields = [], {}
     try:
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
@@ -144,15 +146,15 @@ def read_json(body: bytes, model: type[Photos], max_photos: int) -> Upload:
     return Upload(photos, [""] * len(photos), parsed.model_dump(exclude_unset=True, exclude={"photos"}))
 
 
-def _from_base64(text: str, number: int) -> bytes:
+def _from_base64(text: str, number: int) -> bytes | ImageError:
     if text.startswith("data:"):
         kind, _, text = text.partition(",")
         if not kind.endswith(";base64"):
-            raise HTTPException(422, f"photo {number} is a data: URL without ;base64: encode it as base64")
+            return ImageError(f"photo {number} is a data: URL without ;base64: encode it as base64")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise HTTPException(422, f"photo {number} is not base64: encode the file, without line breaks") from None
+        return ImageError(f"photo {number} is not base64: encode the file, without line breaks")
 
 
 def too_many_photos(max_photos: int) -> HTTPException:
