@@ -222,20 +222,20 @@ def _read_list(path: Path) -> Iterator[str | Failure]:
 
     A line that cannot be read comes as a failure, so that one of them does not stop a job of many.
     """
-    for name in _names(path):
+    for name in read_names(path):
         try:
             yield name if isinstance(name, Failure) else str(local_path(name))
         except ValueError as error:
             yield Failure(str(name), str(error))
 
 
-def _names(path: Path) -> Iterator[str | Failure]:
+def read_names(path: Path) -> Iterator[str | Failure]:
     kind = path.suffix.lower()
     if kind == ".parquet":
         yield from _names_in_parquet(path)
         return
     is_table = kind in (".csv", ".tsv")
-    with path.open(encoding=_encoding(path), errors="surrogateescape", newline="" if is_table else None) as file:
+    with path.open(encoding=text_encoding(path), errors="surrogateescape", newline="" if is_table else None) as file:
         if is_table:
             yield from _names_in_table(csv.reader(file, delimiter="\t" if kind == ".tsv" else ","), path)
         elif kind == ".jsonl":
@@ -246,7 +246,7 @@ def _names(path: Path) -> Iterator[str | Failure]:
             yield from (name for line in file if (name := line.rstrip("\r\n")))
 
 
-def _encoding(path: Path) -> str:
+def text_encoding(path: Path) -> str:
     """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell writes it."""
     with path.open("rb") as file:
         start = file.read(2)

@@ -70,13 +70,13 @@ class JobFolder:
 
     def begin(self, inputs: Sequence[str], part_size: int, identity: dict[str, Any], overwrite: bool = False) -> bool:
         """Begin or continue; False where a finished job of the same inputs and options is here, so nothing is to do."""
-        self.identity = {**identity, "inputs": [_absolute(source) for source in inputs], "part_size": part_size}
+        self.identity = {**identity, "inputs": [absolute(source) for source in inputs], "part_size": part_size}
         self.part_size = part_size
         if overwrite:
             self._clear()
         self._remove_temporary_files()
-        known = _read_record(self.folder / "_job.json")
-        finished = _read_record(self.output.record)
+        known = read_record(self.folder / "_job.json")
+        finished = read_record(self.output.record)
         if known and not known.get("finished"):
             self._check_same(known["identity"])
             for part in sorted(self.folder.glob("part-*"))[:1]:  # one version wrote them all
@@ -155,7 +155,7 @@ class JobFolder:
 
     def failed_before(self) -> int:
         """How many inputs failed, by the record of a finished job."""
-        return int((_read_record(self.output.record) or {}).get("failed", 0))
+        return int((read_record(self.output.record) or {}).get("failed", 0))
 
     def close(self) -> None:
         """Release the lock."""
@@ -248,11 +248,11 @@ def save_part(folder: Path, format: str, finished: FinishedPart, several: bool) 
         write_captions(format, temporary, finished, several)
 
 
-def _absolute(source: str) -> str:
+def absolute(source: str) -> str:
     return source if "://" in source else os.path.abspath(os.path.expanduser(source))  # noqa: PTH100, PTH111
 
 
-def _read_record(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

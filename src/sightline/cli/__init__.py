@@ -14,12 +14,13 @@ from typing import Annotated
 import typer
 
 from sightline import __version__
-from sightline.cli.bulk import bulk
+from sightline.cli.bulk import bulk, watch
 from sightline.cli.caption import caption, explain
 from sightline.cli.console import complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import calibrate, evaluate, score
 from sightline.cli.models import export, load, models, push
+from sightline.cli.search import search
 from sightline.cli.serve import serve
 from sightline.cli.train import features, pseudo_caption, recipes, retrieval, train
 from sightline.errors import ConfigError, SightlineError, missing_extra
@@ -31,8 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, bulk, explain, serve, train, features, pseudo_caption, evaluate, score, calibrate, models, load, push,
-    export, doctor,
+    caption, bulk, watch, search, explain, serve, train, features, pseudo_caption, evaluate, score, calibrate, models,
+    load, push, export, doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)

@@ -1,4 +1,7 @@
-"""``sightline bulk``: folders, lists and shards in, tables out; stopped at any moment, it continues."""
+"""``sightline bulk``: folders, lists and shards in, tables out; ``watch``: what arrives in a folder.
+
+Stopped at any moment, both continue.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,29 @@ from sightline.cli.console import (
     Seed,
     SetDecoding,
     Temperature,
+    complain,
     decoding_options,
 )
 from sightline.errors import ConfigError
+from sightline.io.files import counted, printable
 
 TABLES = ("parquet", "jsonl", "csv")
+
+Sidecar = Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")]
+Embed = Annotated[bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")]
+IncludeUnsure = Annotated[
+    bool, typer.Option("--include-unsure", help="Write unsure captions to sidecars and photos, too.")
+]
+MinConfidence = Annotated[
+    float,
+    typer.Option("--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
+]
+Device = Annotated[str, typer.Option("--device", help="Run the model on cpu, cuda, cuda:1, mps or auto.")]
 
 
 def bulk(
@@ -41,25 +62,13 @@ def bulk(
         typer.Option("--output-format", help="For FOLDER/: parquet, jsonl, csv or tar.", show_default="parquet"),
     ] = None,
     model: Models = None,
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")] = False,
-    embed: Annotated[
-        bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")
-    ] = False,
-    include_unsure: Annotated[
-        bool, typer.Option("--include-unsure", help="Write unsure captions to sidecars and photos, too.")
-    ] = False,
-    min_confidence: Annotated[
-        float,
-        typer.Option(
-            "--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."
-        ),
-    ] = 0.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="Run the model on cpu, cuda, cuda:1, mps or auto.")] = "auto",
+    sidecar: Sidecar = False,
+    embed: Embed = False,
+    include_unsure: IncludeUnsure = False,
+    min_confidence: MinConfidence = 0.0,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+    device: Device = "auto",
     batch_size: BatchSize = 16,
     part_size: Annotated[int, typer.Option("--part-size", min=1, help="Save the job every so many photos.")] = 1000,
     ray: Ray = None,
@@ -93,6 +102,52 @@ def bulk(
     )  # fmt: skip
     if caption_all(inputs, BulkOutput(Path(output), format, is_folder), model or (), options, decoding, ray).failed:
         raise typer.Exit(1)
+
+
+def watch(
+    folder: Annotated[str, typer.Argument(help="The folder, with all folders in it.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The table: a .csv, .jsonl or .parquet file.")],
+    model: Models = None,
+    once: Annotated[bool, typer.Option("--once", help="End when the photos that are there are captioned.")] = False,
+    sidecar: Sidecar = False,
+    embed: Embed = False,
+    include_unsure: IncludeUnsure = False,
+    min_confidence: MinConfidence = 0.0,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+    device: Device = "auto",
+    batch_size: BatchSize = 16,
+    beam: Beam = None,
+    candidates: Candidates = None,
+    settings: SetDecoding = None,
+    datastore: Datastore = None,
+    runtime: Runtime = "auto",
+) -> None:
+    """Caption the photos of a folder as they arrive.
+
+    Ctrl-C ends it, and the same command continues. Each photo is captioned once, when its file has stopped growing.
+    One that cannot be captioned goes to a table of errors, and is tried again when it changes.
+    """
+    if output.endswith(("/", os.sep)):
+        raise ConfigError(f"-o {output}: watch writes one table; name a .csv, .jsonl or .parquet file")
+    format = _format(output, None, False)
+    decoding = decoding_options(settings, beam=beam, candidates=candidates)
+
+    from sightline.bulk.job import BulkOptions, choose_device
+    from sightline.bulk.job_folder import BulkOutput
+    from sightline.bulk.watch import watch as run
+    from sightline.engine.captioner import load
+
+    options = BulkOptions(
+        batch_size=batch_size, workers=workers, sidecars=sidecar, embed=embed, include_unsure=include_unsure,
+        min_confidence=min_confidence, overwrite=overwrite,
+    )  # fmt: skip
+    captioner = load(*(model or ()), device=choose_device(device), runtime=runtime, datastore=datastore)
+    summary = run(folder, BulkOutput(Path(output), format, False), captioner, options, decoding, once)
+    if once and summary.failed:
+        raise typer.Exit(1)
+    if not once:
+        complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")
 
 
 def _format(output: str, chosen: str | None, is_folder: bool) -> str:

@@ -6,15 +6,11 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from PIL import Image
-
-from sightline.errors import ConfigError, ImageError
+from sightline.errors import ConfigError
 from sightline.evaluation.scoring import Evaluation, ScoredImage
 from sightline.io.files import write_atomically
-from sightline.io.html import jpeg_url, render_html
-from sightline.io.images import open_image
+from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 
-SIDE = 320  # pixels of a thumbnail's longer side
 LABELS: Final = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "meteor": "METEOR", "rouge_l": "ROUGE-L", "bleu_1": "BLEU-1"}
 
 STYLE = """
@@ -22,13 +18,6 @@ STYLE = """
 .report h2 { margin: 2.6rem 0 1.1rem; }
 .scores { display: flex; flex-wrap: wrap; gap: .4rem 2rem; margin: 1.4rem 0 1rem; padding: 0; list-style: none; }
 .scores b { display: block; color: var(--text); font-size: 1.5rem; font-variant-numeric: tabular-nums; }
-.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: 1.4rem; }
-.photos figure { background: var(--surface); border: 1px solid var(--border); border-radius: 1rem; overflow: hidden; }
-.photos img { display: block; width: 100%; height: 15rem; object-fit: contain; background: var(--sunken); }
-.photos figcaption { padding: 1rem 1.2rem 1.2rem; }
-.photos p { margin: 0; overflow-wrap: anywhere; }
-.photos .caption { font-size: 1.08rem; font-weight: 600; line-height: 1.4; margin-bottom: .3rem; }
-.photos ul { margin: .7rem 0; padding-left: 1.1rem; font-size: .92rem; }
 """
 
 
@@ -53,7 +42,7 @@ def render_page(evaluation: Evaluation, count: int = 20) -> str:
         f'<p class="quiet"><code>{escape(evaluation.signature)}</code></p>\n'
         f"{_section(f'The {len(best)} best', best)}{_section(f'The {len(worst)} worst', worst)}</div>\n"
     )
-    return render_html("Best and worst captions", body, STYLE)
+    return render_html("Best and worst captions", body, STYLE + PHOTO_GRID)
 
 
 def _section(title: str, images: list[ScoredImage]) -> str:
@@ -66,20 +55,10 @@ def _figure(image: ScoredImage) -> str:
     numbers = " · ".join(
         f"{label} {100 * image.scores[key]:.0f}" for key, label in LABELS.items() if key in image.scores
     )
+    photo = "" if image.image is None else thumbnail(image.image, image.caption)
     references = "".join(f"<li>{escape(text)}</li>" for text in image.references)
     return (
-        f"<figure>{_thumbnail(image)}<figcaption>"
+        f"<figure>{photo}<figcaption>"
         f'<p class="caption">{escape(image.caption)}</p><p class="quiet">{escape(numbers)}</p>'
         f'<ul>{references}</ul><p class="quiet">{escape(image.name)}</p></figcaption></figure>\n'
     )
-
-
-def _thumbnail(image: ScoredImage) -> str:
-    if image.image is None:
-        return ""
-    try:
-        photo = open_image(image.image)
-    except ImageError:
-        return ""  # deleted since it was captioned; the text is still of use
-    photo.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return f'<img alt="{escape(image.caption)}" src="{jpeg_url(photo, quality=80)}">'

@@ -10,6 +10,9 @@ from string import Template
 
 from PIL import Image
 
+from sightline.errors import ImageError
+from sightline.io.images import ImageSource, open_image
+
 STYLESHEET = Path(__file__).with_name("page.css")
 PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -36,6 +39,19 @@ $script</body>
 """)
 
 
+# The style of a grid of photos with their captions.
+PHOTO_GRID = """
+.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: 1.4rem; }
+.photos figure { background: var(--surface); border: 1px solid var(--border); border-radius: 1rem; overflow: hidden; }
+.photos img { display: block; width: 100%; height: 15rem; object-fit: contain; background: var(--sunken); }
+.photos figcaption { padding: 1rem 1.2rem 1.2rem; }
+.photos p { margin: 0; overflow-wrap: anywhere; }
+.photos .caption { font-size: 1.08rem; font-weight: 600; line-height: 1.4; margin-bottom: .3rem; }
+.photos ul { margin: .7rem 0; padding-left: 1.1rem; font-size: .92rem; }
+"""
+SIDE = 320  # pixels of a thumbnail's longer side
+
+
 def render_html(title: str, body: str, style: str = "", script: str = "") -> str:
     """A page that needs no other file and no network. ``body`` is HTML; ``style`` and ``script`` are this page's."""
     return PAGE.substitute(
@@ -52,3 +68,13 @@ def jpeg_url(photo: Image.Image, quality: int = 88) -> str:
     data = io.BytesIO()
     photo.convert("RGB").save(data, "JPEG", quality=quality)
     return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+
+
+def thumbnail(source: ImageSource, alt: str) -> str:
+    """A small photo as HTML; nothing where it cannot be opened any more: its text is still of use."""
+    try:
+        photo = open_image(source)
+    except ImageError:
+        return ""
+    photo.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return f'<img alt="{escape(alt)}" src="{jpeg_url(photo, quality=80)}">'

@@ -1,0 +1,225 @@
+"""Finding photos by their captions: SQLite's full-text index (FTS5) over a table of captions, ranked by BM25.
+
+Words are compared by their stems (Porter 1980), so that "running dogs" finds "a dog runs".
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from sightline.bulk.inputs import COLUMNS, import_parquet, text_encoding
+from sightline.bulk.job_folder import BulkOutput, absolute
+from sightline.bulk.outputs import to_unicode
+from sightline.bulk.watch import watch
+from sightline.data.folder import CAPTION, IMAGE
+from sightline.data.reading import read_json
+from sightline.data.shards import list_shard
+from sightline.engine.captioner import Captioner
+from sightline.errors import ConfigError, DataError
+from sightline.io.files import cache_folder, counted, local_path, printable
+from sightline.io.html import PHOTO_GRID, render_html, thumbnail
+from sightline.types import Caption, text_of_cell
+
+log = logging.getLogger("sightline.bulk")
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+TOKENIZER = "porter unicode61 remove_diacritics 2"
+# Words that nearly every caption has; they are searched for only where a query has no other.
+# fmt: off
+STOP_WORDS = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "has", "have", "her", "his", "in", "into", "is",
+    "it", "its", "of", "on", "onto", "or", "over", "some", "that", "the", "their", "there", "this", "through", "to",
+    "while", "who", "with",
+})
+# fmt: on
+STYLE = """
+.found { padding-bottom: 4rem; }
+.found h1 { margin-bottom: 1.6rem; }
+"""
+
+
+@dataclass(frozen=True)
+class FoundCaption:
+    """A row of a table of captions; a search adds its BM25 score, higher for a better match."""
+
+    source: str
+    text: str
+    unsure: bool = False
+    score: float = 0.0
+
+    def sentence(self) -> str:
+        """For a person to read, as a caption's."""
+        return Caption(to_unicode(self.text), (), 0.0, unsure=self.unsure).sentence()
+
+
+def search(query: str, table: str | Path, limit: int = 20) -> list[FoundCaption]:
+    """The photos of a table whose captions match best, best first; each photo once.
+
+    A caption matches if it has any of the query's words; words in double quotes must follow each other. ``table`` is a
+    file of captions, or the folder of a bulk job.
+    """
+    wanted = match_expression(query)
+    rows: list[FoundCaption] = []
+    index = _index()
+    for row in read_captions(Path(table)):
+        rows.append(row)
+        index.execute("INSERT INTO captions VALUES (?)", [to_unicode(row.text)])
+    if not rows:
+        raise DataError(f"{printable(table)} holds no caption: name a table with columns such as source and caption")
+    found: dict[str, FoundCaption] = {}
+    command = "SELECT rowid, bm25(captions) FROM captions WHERE captions MATCH ? ORDER BY 2, rowid"
+    for number, score in index.execute(command, [wanted]):
+        row = rows[number - 1]
+        if row.source not in found:
+            found[row.source] = FoundCaption(row.source, row.text, row.unsure, -score)
+            if len(found) == limit:
+                break
+    return list(found.values())
+
+
+def match_expression(query: str) -> str:
+    """A query as an FTS5 expression: each word is quoted, so that nothing in it is an operator."""
+    text = query.encode("utf-8", "ignore").decode()
+    pieces = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([\w\'’-]+)', text)]
+    phrases = [words for piece in pieces if (words := " ".join(re.findall(r"[^\W_]+", piece)))]
+    if not phrases:
+        raise ConfigError(f"the query {query!r} has no word to search for: write a few, such as dog beach")
+    chosen = [phrase for phrase in phrases if phrase.lower() not in STOP_WORDS] or phrases
+    return " OR ".join(f'"{phrase}"' for phrase in chosen)
+
+
+def _index() -> sqlite3.Connection:
+    index = sqlite3.connect(":memory:")
+    try:
+        index.execute(f"CREATE VIRTUAL TABLE captions USING fts5(text, tokenize = '{TOKENIZER}')")
+    except sqlite3.OperationalError:
+        raise ConfigError("this Python's SQLite has no full-text search (FTS5): use another build of Python") from None
+    return index
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def caption_folder(folder: str, captioner: Captioner) -> Path:
+    """Caption a folder's photos into a table in the cache, those that it does not have yet; returns the table."""
+    parts = [absolute(folder), *captioner.signatures()]
+    name = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    table = cache_folder() / "search" / name / "captions.jsonl"
+    watch(folder, BulkOutput(table, "jsonl", False), captioner, once=True)
+    if not table.exists():
+        raise DataError(f"{printable(folder)} has no photo that can be captioned: name another folder")
+    return table
+
+
+def find_table(source: str) -> Path | None:
+    """The table of captions that a user named: a file, or a bulk job's folder. None: a folder of photos."""
+    try:
+        path = local_path(source)
+    except ValueError as error:
+        raise DataError(f"{printable(source)} {error}") from None
+    if path.is_dir():
+        return path if (path / "_job.json").is_file() else None
+    if not path.exists():
+        raise DataError(f"{printable(source)} does not exist: name a table of captions, or a folder of photos")
+    if path.suffix.lower() not in TABLES:
+        raise ConfigError(f"{printable(source)} is no table of captions: give one of {', '.join(TABLES)}, or a folder")
+    return path
+
+
+def read_captions(table: Path) -> Iterator[FoundCaption]:
+    """The captions of a table, or of all parts of a bulk job's folder; rows without a caption are left out."""
+    if table.is_dir():
+        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES)
+        if not parts:
+            raise DataError(f"{printable(table)} holds no table of captions: search a Parquet, JSONL or CSV job")
+        for part in parts:
+            yield from read_captions(part)
+        return
+    columns: tuple[str, str] | None = None
+    for row in _rows(table):
+        columns = columns or _columns(row, table)
+        source, texts = row.get(columns[0]), row.get(columns[1])
+        for text in texts if isinstance(texts, list) else [texts]:
+            if isinstance(source, str) and isinstance(text, str) and text.strip():
+                yield FoundCaption(source, text, row.get("unsure") in (True, "true"))
+
+
+def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
+    """The names of the columns of photos and of captions, by the first row."""
+    source = next((name for name in (*COLUMNS, *IMAGE) if name in row), "")
+    caption = next((name for name in CAPTION if name in row), "")
+    if not (source and caption):
+        raise DataError(
+            f"{printable(table)} has no columns of photos and captions: name them source and caption, in the first row"
+        )
+    return source, caption
+
+
+def _rows(table: Path) -> Iterator[dict[str, Any]]:
+    kind = table.suffix.lower()
+    try:
+        if kind == ".parquet":
+            for batch in import_parquet().ParquetFile(table).iter_batches():
+                yield from batch.to_pylist()
+        elif kind == ".json":
+            rows = read_json(table)
+            yield from _objects(rows if isinstance(rows, list) else [])
+        else:
+            with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
+                yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
+    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
+        raise DataError(f"{printable(table)} cannot be read: {error}") from None
+
+
+def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, Any]]:
+    for row in csv.DictReader(lines, delimiter=delimiter):
+        yield {name: text_of_cell(value) for name, value in row.items() if isinstance(value, str)}
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return _objects(json.loads(line) for line in lines if line.strip())
+
+
+def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    return (value for value in values if isinstance(value, dict))
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def render_page(query: str, found: Sequence[FoundCaption], base: Path) -> str:
+    """The photos that were found, with their captions; names are relative to here, or else to ``base``."""
+    figures = "".join(_figure(one, base) for one in found)
+    body = (
+        f'<div class="found">\n<h1>{escape(to_unicode(query))}</h1>\n'
+        f'<p class="quiet">{counted(len(found), "photo")}, best match first</p>\n'
+        f'<div class="photos">\n{figures}</div>\n</div>\n'
+    )
+    return render_html(to_unicode(query), body, STYLE + PHOTO_GRID)
+
+
+def _figure(found: FoundCaption, base: Path) -> str:
+    return (
+        f"<figure>{thumbnail(_photo(found.source, base), found.sentence())}<figcaption>"
+        f'<p class="caption">{escape(found.sentence())}</p>'
+        f'<p class="quiet">{escape(printable(found.source))} · score {found.score:.2f}</p></figcaption></figure>\n'
+    )
+
+
+def _photo(source: str, base: Path) -> Any:
+    """The file of a photo, or its byte range in a shard."""
+    shard, is_member, _ = source.partition("::")
+    path = Path(shard) if Path(shard).exists() else base / shard
+    if is_member and path.is_file():
+        member = source.removeprefix(shard)
+        return next((file for file in list_shard(path)[0] if file.name == f"{path}{member}"), path)
+    return path

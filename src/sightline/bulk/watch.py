@@ -1,0 +1,252 @@
+"""A table of captions that grows with a folder: `watch` captions each photo that arrives, once.
+
+The table and its table of errors are the record of what is done. Each save replaces both atomically, so that a run that
+was stopped at any moment is continued by the next one. A photo that failed is tried again when its file changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sightline.bulk.engine import BulkEngine, BulkListener
+from sightline.bulk.inputs import FinishedPart, JobPart, Listing, import_parquet, read_names
+from sightline.bulk.job import (
+    BulkOptions,
+    BulkSummary,
+    check_roots,
+    count_workers,
+    identity,
+    write_to_photos,
+)
+from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, read_record
+from sightline.bulk.outputs import (
+    PhotoChanges,
+    check_columns,
+    find_exiftool,
+    merge,
+    to_unicode,
+    write_captions,
+    write_failures,
+)
+from sightline.engine.captioner import Captioner
+from sightline.errors import ConfigError, DataError
+from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, printable, walk_files
+from sightline.io.progress import meter
+from sightline.types import Failure
+
+log = logging.getLogger("sightline.bulk")
+INTERVAL = 2.0  # seconds between two looks at the folder
+SETTLED = 10.0  # seconds; a file that was not modified for so long is complete
+FEWEST, MOST = 64, 1000  # photos between two saves; a save writes the whole table
+Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
+UNKNOWN: Stamp = (0, 0)
+
+
+class GrowingTable(JobFolder):
+    """A finished job's table to which parts are added; locked by this process."""
+
+    def __init__(self, output: BulkOutput):
+        super().__init__(output)
+        self.captioned: set[str] = set()  # absolute paths, as tables hold them
+        self.failures: dict[str, Failure] = {}  # the same, of photos that could not be captioned
+        self.stamps: dict[str, Stamp] = {}  # files as they were when they were last given to the model
+
+    def start(self, folder: str, identity: dict[str, Any], overwrite: bool = False) -> None:
+        """Read what an earlier run left; refuse a table that other options, or another program, made."""
+        self.identity, self.roots = {**identity, "inputs": [folder]}, [folder]
+        path = self.output.path
+        if overwrite:
+            self._clear()
+            for file in (path, self.output.errors, self.output.record):
+                file.unlink(missing_ok=True)
+        self._remove_temporary_files()
+        if (self.folder / "_job.json").exists():
+            raise ConfigError(f"{printable(path)} is an unfinished bulk job's: finish that first, or give --overwrite")
+        if not path.exists():
+            self._record()  # before the table: one without a record is another program's
+            return
+        record = read_record(self.output.record)
+        if record is None:
+            raise ConfigError(f"{printable(path)} exists and is no job's: choose another file, or give --overwrite")
+        differ = [name for name in self.identity if self.identity[name] != record["identity"].get(name)]
+        if differ:
+            raise ConfigError(
+                f"{printable(path)} was written with another value of {', '.join(differ)}: choose another file, "
+                "or begin again with --overwrite"
+            )
+        check_columns(self.output.format, path)
+        self.captioned = {_key(name) for name in read_names(path) if isinstance(name, str)}
+        for source, reason, size, modified in record.get("failures", ()):
+            self.failures[source], self.stamps[source] = Failure(source, reason), (size, modified)
+
+    def add(self, finished: FinishedPart, several: bool) -> None:
+        """Add a part's captions to the table, and its failures to the table of errors."""
+        part = self.folder / f"new.{self.output.format}"
+        write_captions(self.output.format, part, finished, several)
+        earlier = [self.output.path] if self.output.path.exists() else []
+        with atomic_path(self.output.path) as temporary:
+            merge(self.output.format, [*earlier, part], temporary)
+        part.unlink()
+        self.captioned.update(_key(caption.source) for caption in finished.captions)
+        for failure in finished.failures:
+            key = _key(failure.source)
+            self.failures[key] = Failure(key, to_unicode(failure.reason))
+        for key in self.captioned & self.failures.keys():
+            del self.failures[key]
+        if self.failures:
+            with atomic_path(self.output.errors) as temporary:
+                write_failures(error_format(self.output.format), temporary, [*self.failures.values()])
+        else:
+            self.output.errors.unlink(missing_ok=True)
+        self.listing = Listing(len(self.captioned) + len(self.failures), 0, 0, "")
+        self._record()
+
+    def _record(self) -> None:
+        failures = [[key, failure.reason, *self.stamps[key]] for key, failure in self.failures.items()]
+        self._write_record(
+            self.output.record,
+            finished=True,
+            photos=self.listing.photos,
+            failed=len(failures),
+            failures=failures,
+        )
+
+
+class Arrivals:
+    """The photos of a folder that are complete and not captioned yet."""
+
+    def __init__(self, folder: str, table: GrowingTable):
+        self.folder, self.table = folder, table
+        self.growing: dict[str, Stamp] = {}  # new files, as they were at the last look
+        self.reported: set[str] = set()  # folders that cannot be listed
+
+    def look(self) -> list[str]:
+        """Photos whose file is complete: it has not changed since the last look, or for `SETTLED` seconds."""
+        ready, growing = [], dict[str, Stamp]()
+        unreadable: list[OSError] = []
+        for name in walk_files(self.folder, IMAGE_SUFFIXES, unreadable, leave_out=[self.table.folder.resolve()]):
+            key = _key(name)
+            if key in self.table.captioned:
+                continue
+            try:
+                status = os.stat(name)  # noqa: PTH116 -- Path takes ten times as long
+            except FileNotFoundError:  # it has just been moved away
+                continue
+            except OSError:  # it is reported as any other photo that cannot be read
+                status = None
+            stamp = (status.st_size, status.st_mtime_ns) if status else UNKNOWN
+            if key in self.table.failures and self.table.stamps[key] == stamp:
+                continue
+            if self.growing.get(name) == stamp or time.time() - stamp[1] / 1e9 > SETTLED:
+                self.table.stamps[key] = stamp
+                ready.append(name)
+            else:
+                growing[name] = stamp
+        for error in unreadable:
+            if error.filename == self.folder:
+                raise DataError(f"{printable(self.folder)} is gone: put it back and run the same command to continue")
+            if error.filename not in self.reported:
+                self.reported.add(error.filename)
+                log.error("error: %s cannot be listed: %s", printable(error.filename), error.strerror)
+        self.growing = growing
+        return ready
+
+
+class RoundListener(BulkListener):
+    """Shows the progress of one round, and logs the photos that failed."""
+
+    def __init__(self, table: GrowingTable):
+        self.table = table
+        self.done = self.total = 0
+        self.update_meter: Callable[[int, int | None], None] = lambda done, total: None
+
+    def captioned(self, photos: int) -> None:
+        self.done += photos
+        self.update_meter(self.done, self.total)
+
+    def failed(self, failure: Failure) -> None:
+        check_roots(failure, self.table.roots)
+        log.error("error: %s %s", printable(failure.source), failure.reason)
+        self.captioned(1)
+
+
+def watch(
+    folder: str,
+    output: BulkOutput,
+    captioner: Captioner,
+    options: BulkOptions | None = None,
+    decoding: dict[str, Any] | None = None,
+    once: bool = False,
+    wait: Callable[[float], object] = time.sleep,
+) -> BulkSummary:
+    """Caption the photos of a folder, and those that arrive, until Ctrl-C; ``once``: only those that are there now.
+
+    The summary counts the captions of this run, and all photos of the folder that failed.
+    """
+    options = options or BulkOptions()
+    if not Path(folder).is_dir():
+        raise DataError(f"{printable(folder)} is not a folder: name the folder of the photos")
+    if output.format == "parquet":
+        import_parquet()
+    if options.embed:
+        find_exiftool()
+    root = absolute(folder)
+    chosen = captioner.options(**(decoding or {}))
+    workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
+    began = time.monotonic()
+    table = GrowingTable(output)
+    try:
+        table.start(root, identity(captioner, chosen, output, options), options.overwrite)
+        before = len(table.captioned)
+        listener, arrivals = RoundListener(table), Arrivals(root, table)
+        if not once:
+            log.info("watching %s, %s captioned before: Ctrl-C ends", printable(folder), counted(before, "photo"))
+        with (
+            suppress(KeyboardInterrupt),
+            BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine,
+        ):
+            while True:
+                if photos := arrivals.look():
+                    _caption(photos, table, engine, listener, options)
+                elif once and not arrivals.growing:
+                    break
+                else:
+                    wait(INTERVAL)
+    finally:
+        table.close()
+    failed = len(table.failures)
+    return BulkSummary(
+        len(table.captioned) - before, failed, time.monotonic() - began, output.path, output.errors if failed else None
+    )
+
+
+def _caption(
+    photos: list[str], table: GrowingTable, engine: BulkEngine, listener: RoundListener, options: BulkOptions
+) -> None:
+    """Caption the photos of one round into the table."""
+    listener.done, listener.total = 0, len(photos)
+    captions = failures = 0
+    changes = PhotoChanges()
+    size = max(FEWEST, min(MOST, len(table.captioned) // 10))
+    parts = [JobPart(at, tuple(photos[at : at + size])) for at in range(0, len(photos), size)]
+    with meter("captioning", unit="photos") as listener.update_meter:
+        for finished in engine.run(parts):
+            changes.add(write_to_photos(finished, options))
+            table.add(finished, engine.options.candidates > 1)
+            captions += len(finished.captions)
+            failures += len(finished.failures)
+    failed = f", {failures:,} failed (see {printable(table.output.errors)})" if failures else ""
+    log.info("%s: %s captioned%s", printable(table.output.path), counted(captions, "photo"), failed)
+    for line in changes.lines():
+        log.info("%s", line)
+
+
+def _key(name: str) -> str:
+    """The absolute path of a photo, as a table holds it: names may be any bytes, tables hold text."""
+    return to_unicode(os.path.abspath(name))  # noqa: PTH100 -- Path takes ten times as long

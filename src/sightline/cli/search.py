@@ -1,0 +1,53 @@
+"""``sightline search``: photos by their captions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sightline.cli.console import Models, complain
+from sightline.errors import ConfigError
+from sightline.io.files import counted, printable, write_atomically
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="Words of the captions; words in double quotes must follow each other.")],
+    captions: Annotated[
+        str, typer.Argument(help="A table of captions (.csv, .tsv, .json, .jsonl, .parquet), or a folder of photos.")
+    ],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many photos.")] = 20,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the photos.")
+    ] = None,
+    model: Models = None,
+) -> None:
+    """Find photos by their captions, best match first.
+
+    Prints path<TAB>caption<TAB>score. A folder of photos is captioned first, into the cache; the next search in it
+    captions only what is new. Exit code 1: nothing was found.
+    """
+    from sightline.bulk.search import caption_folder, find_table, match_expression, render_page
+    from sightline.bulk.search import search as find
+
+    match_expression(query)  # a query without words is reported before any photo is captioned
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--html {printable(html)}: the page is a .html file")
+    table = find_table(captions)
+    base = Path()
+    if table is None:
+        from sightline.engine.captioner import load
+
+        table = caption_folder(captions, load(*(model or ())))
+    else:
+        base = table.parent
+    found = find(query, table, limit)
+    for one in found:
+        typer.echo(f"{printable(one.source)}\t{one.sentence()}\t{one.score:.2f}")
+    if html is not None:
+        write_atomically(html, render_page(query, found, base))
+        complain(f"{counted(len(found), 'photo')} on the page {printable(html)}")
+    if not found:
+        complain(f"no caption in {printable(captions)} has a word of {query!r}")
+        raise typer.Exit(1)

@@ -1,0 +1,201 @@
+"""Finding photos by their captions: what matches, what a query may hold, every kind of table, and the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from commands import Command
+from PIL import Image
+
+from sightline.bulk.search import find_table, match_expression, read_captions, search
+from sightline.errors import ConfigError, DataError
+
+DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
+CAPTIONS = {
+    "beach.jpg": "a dog runs on the beach",
+    "grass.jpg": "two dogs are running through the grass",
+    "boy.jpg": "a boy plays on the beach",
+    "café.jpg": "a woman sits in a café",
+    "bike.jpg": "a man rides a bike",
+    "snow.jpg": "a man on skis in the snow",
+    "street.jpg": "people cross a street",
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "captions.csv"
+    rows = [f"{name},{text},0.5,{str(name == 'bike.jpg').lower()}" for name, text in CAPTIONS.items()]
+    path.write_text("source,caption,confidence,unsure\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def found(query: str, table: Path, **options) -> list[str]:
+    return [one.source for one in search(query, table, **options)]
+
+
+def test_the_photo_with_all_words_is_first(table: Path) -> None:
+    assert found("dog on a beach", table)[0] == "beach.jpg"
+    assert set(found("dog on a beach", table)[1:]) == {"boy.jpg", "grass.jpg"}
+    scores = [one.score for one in search("dog on a beach", table)]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > scores[1] > 0
+    assert found("dog on a beach", table, limit=1) == ["beach.jpg"]
+
+
+def test_words_are_compared_by_their_stems_without_accents_or_case(table: Path) -> None:
+    assert found("RIDING bikes", table) == ["bike.jpg"]
+    assert found("cafe", table) == ["café.jpg"]
+    assert set(found("run", table)) == {"beach.jpg", "grass.jpg"}
+
+
+def test_words_in_quotes_follow_each_other(table: Path) -> None:
+    assert found('"the beach"', table) == ["beach.jpg", "boy.jpg"]
+    assert found('"beach the"', table) == []
+
+
+def test_a_word_with_a_hyphen_is_one_word(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("source,caption\na.jpg,a red t-shirt\nb.jpg,a shirt\n")
+    assert found("T-shirt", tmp_path / "a.csv") == ["a.jpg"]
+
+
+def test_stop_words_count_only_alone(table: Path) -> None:
+    assert found("the street", table) == ["street.jpg"]
+    assert set(found("the", table)) == {"beach.jpg", "boy.jpg", "grass.jpg", "snow.jpg"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'dog"', '"dog', "dog AND", "NOT dog", "dog OR OR", "NEAR(dog beach, 2)", "dog*", "^dog", "caption:dog",
+        "(dog", "dog)", "dog + beach", "-dog", "{a b}:dog", "'dog'; DROP TABLE captions; --", "dog\\", "dog\udcff",
+        "dog ?",         "«dog»", "dog\n", "%dog%", '""dog""',
+    ],
+)  # fmt: skip
+def test_no_query_is_taken_for_an_expression(table: Path, query: str) -> None:
+    assert "grass.jpg" in found(query, table)
+
+
+@pytest.mark.parametrize("query", ["", "  ", '"', '""', "()*", "__", "\udcff"])
+def test_a_query_without_words_is_refused(query: str) -> None:
+    with pytest.raises(ConfigError, match="has no word to search for"):
+        match_expression(query)
+
+
+def test_every_kind_of_table_is_read(tmp_path: Path) -> None:
+    rows = [{"source": name, "caption": text} for name, text in CAPTIONS.items()]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = "".join(f"{name}\t{text}\n" for name, text in CAPTIONS.items())
+    (tmp_path / "a.tsv").write_bytes(b"\xff\xfe" + ("image\tcaption\n" + lines).encode("utf-16-le"))
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "_job.json").write_text("{}")
+    for number, row in enumerate(rows):
+        (tmp_path / "job" / f"part-{number:06d}.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("a.json", "a.jsonl", "a.tsv", "a.parquet", "job"):
+        assert find_table(str(tmp_path / name)) == tmp_path / name
+        assert [(one.source, one.text) for one in read_captions(tmp_path / name)] == [*CAPTIONS.items()], name
+
+
+def test_several_captions_of_a_photo_show_it_once_by_its_best(tmp_path: Path) -> None:
+    path = tmp_path / "captions.jsonl"
+    rows = [
+        {"image": "a.jpg", "captions": ["a cat sleeps", "a cat on a red sofa"]},
+        {"image": "b.jpg", "captions": "x"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(one.source, one.text) for one in search("red cat", path)] == [("a.jpg", "a cat on a red sofa")]
+
+
+def test_a_cell_that_was_guarded_from_spreadsheets_is_read_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("source,caption\n'=dog.jpg,'-dog\n")
+    assert [(one.source, one.text) for one in read_captions(tmp_path / "a.csv")] == [("=dog.jpg", "-dog")]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "holds no caption"),
+        ("a,b\n1,2\n", "has no columns of photos and captions: name them source and caption"),
+        ("source,caption\nx.jpg,\n", "holds no caption"),
+    ],
+)
+def test_a_table_without_captions_is_one_line(command: Command, tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    outcome = command("search", "dog", tmp_path / "a.csv")
+    assert (outcome.code, len(outcome.complaints)) == (1, 1)
+    assert reason in outcome.err
+
+
+def test_damaged_tables_and_wrong_names_are_one_line(command: Command, tmp_path: Path, table: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{")
+    (tmp_path / "a.parquet").write_text("words")
+    (tmp_path / "a.doc").write_text("words")
+    for name, code in (("a.jsonl", 1), ("a.parquet", 1), ("a.doc", 2), ("none.csv", 1)):
+        outcome = command("search", "dog", tmp_path / name)
+        assert (outcome.code, len(outcome.complaints)) == (code, 1), outcome
+    assert command("search", "dog", table, "--html", tmp_path / "page.png").code == 2
+    with pytest.raises(DataError, match="is a web address"):
+        find_table("https://example.org/captions.csv")
+
+
+def test_the_command_prints_path_caption_and_score(command: Command, table: Path) -> None:
+    outcome = command("search", "bike", table)
+    assert (outcome.code, outcome.err) == (0, "")
+    source, text, score = outcome.out.rstrip("\n").split("\t")
+    assert (source, text) == ("bike.jpg", "unsure: a man rides a bike.")
+    assert float(score) > 0
+    missing = command("search", "giraffe", table)
+    assert (missing.code, missing.out) == (1, "")
+    assert missing.complaints == [f"no caption in {table} has a word of 'giraffe'"]
+
+
+def photos_in(page: Path) -> list[Image.Image]:
+    found = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page.read_text(encoding="utf-8"))
+    return [Image.open(io.BytesIO(base64.b64decode(data))) for data in found]
+
+
+def test_the_page_shows_photos_of_files_and_of_shards(command: Command, tmp_path: Path) -> None:
+    shutil.copy(DOG, tmp_path / "near.jpg")
+    with tarfile.open(tmp_path / "0.tar", "w") as shard:
+        shard.add(DOG, "in/a.jpg")
+    rows = ["near.jpg,a dog <b>", f"{tmp_path}/0.tar::in/a.jpg,a dog", "gone.jpg,a dog"]
+    (tmp_path / "a.csv").write_text("source,caption\n" + "\n".join(rows) + "\n")
+    outcome = command("search", 'dog "<script>"', tmp_path / "a.csv", "--html", tmp_path / "found.html")
+    assert (outcome.code, outcome.complaints) == (0, [f"3 photos on the page {tmp_path}/found.html"])
+    assert [max(photo.size) for photo in photos_in(tmp_path / "found.html")] == [320, 320]
+    page = (tmp_path / "found.html").read_text(encoding="utf-8")
+    assert "A dog &lt;b&gt;." in page and "gone.jpg" in page
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert "--background" in page, "the stylesheet of all pages"
+
+
+def test_a_folder_is_captioned_once_by_the_default_model(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    assert command("search", "dog", folder).complaints == [
+        f"error: {folder} has no photo that can be captioned: name another folder"
+    ]
+    shutil.copy(DOG, folder / "dog.jpg")
+    outcome = command("search", "running dogs", folder, "--html", tmp_path / "found.html")
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"{folder}/dog.jpg\tA brown and black dog is running through the grass.\t")
+    assert "1 photo captioned" in outcome.err
+    assert len(photos_in(tmp_path / "found.html")) == 1
+    again = command("search", "running dogs", folder)
+    assert (again.out, again.err) == (outcome.out, "")
+    shutil.copy(DOG, folder / "second.jpg")
+    assert len(command("search", "running dogs", folder).out.splitlines()) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["dog.jpg", "second.jpg"], "nothing is written there"
