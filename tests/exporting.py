@@ -18,14 +18,14 @@ from sightline.nn.encoders import build_encoder
 from sightline.tokenizers import train_tokenizer
 
 
-def tiny_checkpoint(seed: int = 0) -> Checkpoint:
+def tiny_checkpoint(seed: int = 0, width: int = 32) -> Checkpoint:
     """An untrained transformer over patches that captions different pictures differently."""
     torch.manual_seed(seed)
     texts = ["a red dog runs on the green grass", "two blue cats"]
     tokenizer = train_tokenizer("word", texts, min_count=1, max_length=9)
-    encoder = build_encoder("patches", image_size=32, patch_size=8, width=16, heads=2, blocks=1)
-    sizes = {"features": 16, "vocabulary": tokenizer.size, "max_length": 9}
-    decoder = build_decoder("transformer", **sizes, width=32, heads=2, blocks=1)
+    encoder = build_encoder("patches", image_size=32, patch_size=8, width=width // 2, heads=2, blocks=1)
+    sizes = {"features": width // 2, "vocabulary": tokenizer.size, "max_length": 9}
+    decoder = build_decoder("transformer", **sizes, width=width, heads=2, blocks=1)
     with torch.no_grad():
         decoder.output.weight.mul_(8)
     return Checkpoint(CaptionModel(encoder, decoder), tokenizer, {"beam": 2, "no_repeat_ngram": 2})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import safetensors
 import torch
+from exporting import tiny_checkpoint
 from safetensors.torch import load_file
 from tiny_checkpoints import LENGTH, OPTIONS, logits, tiny, tokenizer
 
@@ -66,7 +67,7 @@ def test_a_model_with_a_torchvision_encoder_comes_back_without_its_weights_file(
 def test_half_precision_halves_the_file_and_barely_moves_the_logits(tmp_path: Path) -> None:
     saved = tiny()
     save_checkpoint(tmp_path / "full", saved)
-    save_checkpoint(tmp_path / "half", saved, half=True)
+    save_checkpoint(tmp_path / "half", saved, precision="float16")
     sizes = [
         sum(t.nbytes for t in load_file(tmp_path / kind / "model.safetensors").values()) for kind in ("full", "half")
     ]
@@ -75,6 +76,21 @@ def test_half_precision_halves_the_file_and_barely_moves_the_logits(tmp_path: Pa
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
     assert torch.allclose(logits(loaded), logits(saved.model), atol=0.05)
     assert not torch.equal(logits(loaded), logits(saved.model))
+
+
+def test_int8_is_a_quarter_and_saving_it_again_changes_nothing(tmp_path: Path) -> None:
+    saved = tiny_checkpoint(width=256)
+    with torch.no_grad():
+        saved.model.decoder.photo.weight[3] = 0  # a row without numbers has no scale
+    for kind in ("float32", "int8"):
+        save_checkpoint(tmp_path / kind, saved, precision=kind)
+    sizes = [(tmp_path / kind / "model.safetensors").stat().st_size for kind in ("float32", "int8")]
+    assert sizes[1] < 0.3 * sizes[0]
+    loaded = load_checkpoint(tmp_path / "int8")
+    for (name, one), other in zip(loaded.model.state_dict().items(), saved.model.state_dict().values()):
+        assert torch.allclose(one, other, atol=float(other.abs().max()) / 250), name
+    save_checkpoint(tmp_path / "again", loaded, precision="int8")
+    assert checkpoint_hash(tmp_path / "again") == checkpoint_hash(tmp_path / "int8")
 
 
 def test_tied_weights_are_saved_once_and_come_back_tied(tmp_path: Path) -> None:

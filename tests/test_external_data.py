@@ -26,11 +26,11 @@ from sightline.onnx.exported import EXTERNAL, open_session
 from sightline.onnx.external_data import SavedTensors, with_external_data
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["float", "half"])
+@pytest.fixture(scope="module", params=["float32", "float16"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with its graphs in the same folder."""
     model = tmp_path_factory.mktemp("beside") / "model"
-    save_checkpoint(model, tiny_checkpoint(), half=request.param)
+    save_checkpoint(model, tiny_checkpoint(), precision=request.param)
     assert run(["export", str(model)]) == 0
     return model
 
@@ -53,6 +53,38 @@ def test_large_weights_are_in_one_file_only(folder: Path) -> None:
     for name in ("encoder", "start", "step"):
         graph = onnx.load(folder / f"{name}.onnx", load_external_data=False).graph
         assert max((len(tensor.raw_data) for tensor in graph.initializer), default=0) < 4 * 2**10
+
+
+@pytest.mark.parametrize("arithmetic", [False, True], ids=["stored", "computed"])
+def test_weights_stored_in_int8_stay_so_in_every_file(arithmetic: bool, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    save_checkpoint(model, tiny_checkpoint(width=256), precision="int8")
+    options = ["--int8-arithmetic"] if arithmetic else []
+    assert run(["export", str(model), *options]) == 0
+    assert run(["export", str(model), "-o", str(tmp_path / "whole"), *options]) == 0
+    weights = (model / "model.safetensors").stat().st_size
+    assert sum(path.stat().st_size for path in model.glob("*.onnx")) < weights / 4
+    assert sum(path.stat().st_size for path in (tmp_path / "whole").glob("*.onnx")) < weights * 1.25
+    expected = load(model, runtime="torch").caption(pictures())
+    for folder in (model, tmp_path / "whole"):
+        captioner = load(folder)
+        assert captioner.runtimes == ["onnxruntime, int8-arithmetic" if arithmetic else "onnxruntime, float32"]
+        found = captioner.caption(pictures())
+        for one, other in zip(found, expected):
+            assert one.score == pytest.approx(other.score, abs=0.05 if arithmetic else 1e-4)
+    operators = {node.op_type for node in onnx.load(model / "encoder.onnx", load_external_data=False).graph.node}
+    assert ("MatMulInteger" in operators) == arithmetic
+
+
+def test_int8_arithmetic_encodes_a_photo_alike_in_any_company(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    save_checkpoint(model, tiny_checkpoint(width=256), precision="int8")
+    assert run(["export", str(model), "--int8-arithmetic"]) == 0
+    pixels = np.random.default_rng(0).standard_normal((3, 3, 32, 32), np.float32)
+    pixels[2] *= 5
+    backend = load(model).backends[0].with_threads(2)
+    together, alone = backend.encode(pixels), backend.encode(pixels[:1])
+    np.testing.assert_array_equal(together.grid[0], alone.grid[0])
 
 
 def test_any_program_that_reads_onnx_finds_them(folder: Path) -> None:

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from rows import public, read_row
 from script import RESULTS, parser, run
@@ -24,12 +25,13 @@ from sightline.nn.checkpoint import checkpoint_hash, load_checkpoint, save_check
 from sightline.nn.hub import DEFAULT_MODEL
 
 RECORDS = ("history.jsonl", "run.json")
+PRECISION: Final = "int8"
 GRAPHS = ("*.onnx", "sightline.json")
 
 
 def halve(source: Path, target: Path) -> None:
     """The run again, its weights in half precision, its records as they were."""
-    save_checkpoint(target, load_checkpoint(source), half=True)
+    save_checkpoint(target, load_checkpoint(source), PRECISION)
     for name in RECORDS:
         shutil.copy(source / name, target / name)
 
@@ -47,7 +49,9 @@ def ship(source: Path, name: str, target: Path = DEFAULT_MODEL, results: Path = 
     for pattern in GRAPHS:  # they belong to the weights that go
         for path in target.glob(pattern):
             path.unlink()
-    save_checkpoint(target, replace(checkpoint, metrics=scores | facts, recipe=public(checkpoint.recipe)), half=True)
+    save_checkpoint(
+        target, replace(checkpoint, metrics=scores | facts, recipe=public(checkpoint.recipe)), precision="float16"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -100,6 +100,13 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="Store weights in 8 and 16 bits, at two fifths of the size.")
     ] = False,
+    int8_arithmetic: Annotated[
+        bool,
+        typer.Option(
+            "--int8-arithmetic",
+            help="Multiply the encoder's matrices in int8: vision transformers are twice as fast and lose little.",
+        ),
+    ] = False,
     web: Annotated[
         Path | None,
         typer.Option(
@@ -119,7 +126,9 @@ def export(
 
     from sightline.onnx.export import export as run
 
-    report = run(model, output, int8=int8, web=site and site / "model", licence=licence)
+    report = run(
+        model, output, int8=int8, int8_arithmetic=int8_arithmetic, web=site and site / "model", licence=licence
+    )
     for folder, manifest in report.folders.items():
         sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
         parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())

@@ -15,12 +15,11 @@ import numpy as np
 from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.errors import CheckpointError
 from sightline.io.images import Preprocess
-from sightline.onnx.exported import MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
+from sightline.onnx.exported import INT8_ARITHMETIC, MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
 from sightline.tokenizers import Tokenizer
 from sightline.types import ImageFeatures
 
 BATCH = 4  # photos encoded at once: 16 take a tenth more time each and 110 MB more memory, for want of cache
-SINGLE_THREAD_BATCH = 1  # with one thread, where 4 only take 80 MB more memory
 
 
 class Backend(StepDecoder, Protocol):
@@ -99,7 +98,10 @@ class OnnxBackend(OnnxDecoder, Backend):
         self.dimension = int(manifest.graphs["encoder"].outputs["pooled"][1][-1])
         self.parameters = manifest.parameters
         threads = threads or all_threads()
-        self.batch_size = BATCH if threads > 1 else SINGLE_THREAD_BATCH
+        # With one thread a batch gains nothing and takes memory. In int8 arithmetic activations are scaled by a batch's
+        # greatest, and a photo's features must not depend on its neighbours.
+        alone = threads == 1 or manifest.precision == INT8_ARITHMETIC
+        self.batch_size = 1 if alone else BATCH
         self.sessions = self._open(weights or manifest.read_weights(self.folder), threads)
         super().__init__(self.sessions["start"], self.sessions["step"])
 

@@ -16,6 +16,7 @@ from sightline.io.files import printable
 if TYPE_CHECKING:
     import numpy as np
 
+SCALE = ".scale"  # ends the name of an int8 matrix' scales, one for each row
 LARGEST_JSON = 64 * 2**20
 TYPES = {  # safetensors' names of the element types in our models, and numpy's
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_path, write_atomically
-from sightline.io.model_files import check_model_folder, checkpoint_hash, read_json
+from sightline.io.model_files import SCALE, check_model_folder, checkpoint_hash, read_json
 from sightline.nn.decoders import Decoder, build_decoder
 from sightline.nn.encoders import Encoder, encoder_from_spec
 from sightline.nn.encoders.base import Unfilled, load_strictly
@@ -33,7 +33,10 @@ from sightline.types import DecoderOutput, ImageFeatures
 
 FORMAT = "sightline-1"
 LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")  # timm's
+INT8_SIZE = 2**14  # numbers in a matrix that is stored in int8
 SIZES = ("features", "vocabulary", "word_dimension", "max_length")  # of a decoder, from its data and encoder
+
+Precision = Literal["float32", "float16", "int8"]  # what the weights are stored in; they are computed in float32
 
 
 class CaptionModel(nn.Module):
@@ -75,7 +78,7 @@ class Checkpoint:
         return checkpoint_hash(self.folder) if self.folder else ""
 
 
-def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = False) -> None:
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, precision: Precision = "float32") -> None:
     """Every file is written whole or not at all; the weights come last but for the metrics."""
     folder = Path(folder)
     config = {
@@ -89,7 +92,7 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, half: bool = Fal
     if checkpoint.recipe:
         write_atomically(folder / "recipe.toml", checkpoint.recipe)
     (folder / "confidence.json").unlink(missing_ok=True)  # it was fitted to the weights that are replaced
-    save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, half))
+    save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, precision))
     write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
 
 
@@ -196,28 +199,56 @@ def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
         raise ConfigError(f"encoder.shape is {shape!r}, not three whole numbers above 0")
 
 
-def model_tensors(model: nn.Module, half: bool = False) -> dict[str, Tensor]:
-    """A network's tensors for a file, each once: tied ones under their first name."""
+def model_tensors(model: nn.Module, precision: Precision = "float32") -> dict[str, Tensor]:
+    """A network's tensors for a file, each once: tied ones under their first name.
+
+    "int8" stores each row of a large matrix as whole numbers up to 127 and one scale, the rest in half precision.
+    """
     tied = _tied(model)
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-    return {
-        name: (tensor.half() if half and tensor.is_floating_point() else tensor).detach().cpu().contiguous().clone()
-        for name, tensor in tensors.items()
-    }
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if name in tied:
+            continue
+        tensor = tensor.detach().cpu().contiguous().clone()
+        if precision == "int8" and tensor.ndim == 2 and tensor.numel() >= INT8_SIZE and tensor.is_floating_point():
+            tensors[name + SCALE] = scale = _int8_scale(tensor)
+            tensor = (tensor / scale).round().to(torch.int8)
+        elif precision != "float32" and tensor.is_floating_point():
+            tensor = tensor.half()
+        tensors[name] = tensor
+    return tensors
+
+
+def _int8_scale(matrix: Tensor) -> Tensor:
+    """A 127th of each row's greatest number, to 16 bits: 127 times it is exact, so saving again changes nothing."""
+    fraction, exponent = torch.frexp(matrix.float().abs().amax(1, keepdim=True) / 127)
+    scale = torch.ldexp((fraction * 2**16).round() / 2**16, exponent)
+    return torch.where(scale > 0, scale, torch.ones(()))
 
 
 def load_model_tensors(
     model: nn.Module, path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
 ) -> None:
     """A file's tensors into a network, strictly; ``change`` may first make them fit."""
-    tensors = {
-        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in read_tensors(path)[0].items()
-    }
+    tensors = _as_floats(read_tensors(path)[0])
     tensors = change(tensors) if change else tensors
     tensors |= {
         name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors
     }
     load_strictly(model, tensors, path)
+
+
+def _as_floats(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as they are computed with, whatever they were stored in."""
+    scaled = {name for name, tensor in tensors.items() if tensor.dtype == torch.int8 and name + SCALE in tensors}
+    scales = {name + SCALE for name in scaled}
+    return {
+        name: tensor.float() * tensors[name + SCALE] if name in scaled
+        else tensor.float() if tensor.is_floating_point()
+        else tensor
+        for name, tensor in tensors.items()
+        if name not in scales
+    }  # fmt: skip
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

@@ -25,6 +25,7 @@ from sightline.nn.encoders import Encoder
 from sightline.nn.hub import resolve
 from sightline.onnx.exported import (
     GRAPHS,
+    INT8_ARITHMETIC,
     MANIFEST,
     WEIGHTS,
     Graph,
@@ -36,7 +37,8 @@ from sightline.onnx.exported import (
 )
 from sightline.onnx.external_data import SavedTensors, with_external_data
 from sightline.onnx.graphs import encoder_graph, export_graphs, quietly
-from sightline.onnx.quantize import int8_arithmetic, store_weights
+from sightline.onnx.quantize import int8_arithmetic as in_int8
+from sightline.onnx.quantize import store_weights
 
 log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
@@ -56,13 +58,14 @@ def export(
     output: str | Path | None = None,
     *,
     int8: bool = False,
+    int8_arithmetic: bool = False,
     web: str | Path | None = None,
     licence: str = "",
 ) -> ExportReport:
     """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or to its own folder, sharing its weights.
 
-    ``int8`` makes the weights a third as large. ``web`` is a folder for the int8 files of the page; without ``output``
-    only that is written.
+    ``int8`` makes the weights a third as large. ``int8_arithmetic`` also multiplies the encoder's matrices in int8.
+    ``web`` is a folder for the int8 files of the page; without ``output`` only that is written.
     """
     require("onnx", "exporting")
     source = resolve(model)
@@ -70,15 +73,18 @@ def export(
     site = Path(web).expanduser() if web else None
     checkpoint = load_checkpoint(source)
     graphs = export_graphs(checkpoint.model)
-    folders: dict[Path, tuple[bool, dict[str, GraphFile]]] = {}
+    difference = compare(checkpoint, _files(graphs, False, None))
+    if int8_arithmetic:
+        with quietly():
+            graphs["encoder"] = in_int8(graphs["encoder"])
+    folders: dict[Path, tuple[str, dict[str, GraphFile]]] = {}
     if output or site is None:
-        same = target.resolve() == source.resolve()
-        folders[target] = int8, _files(graphs, int8, source if same else None)
+        same = target.resolve() == source.resolve() and not int8
+        precision = INT8_ARITHMETIC if int8_arithmetic else "int8" if int8 else "float32"
+        folders[target] = precision, _files(graphs, int8, source if same else None)
     if site:
-        folders[site] = True, _files(graphs, True, None)
-    plain = next((files for small, files in folders.values() if not small), None) or _files(graphs, False, None)
-    difference = compare(checkpoint, plain)
-    written = {folder: _write(folder, checkpoint, files, small, licence) for folder, (small, files) in folders.items()}
+        folders[site] = INT8_ARITHMETIC if int8_arithmetic else "int8", _files(graphs, True, None)
+    written = {folder: _write(folder, checkpoint, files, kind, licence) for folder, (kind, files) in folders.items()}
     return ExportReport(written, difference)
 
 
@@ -96,7 +102,7 @@ def encoder_session(
     encoder.to(device).train(training)
     if precision == "int8":
         with quietly():
-            graph = int8_arithmetic(graph)
+            graph = in_int8(graph)
     session = open_session(graph.SerializeToString(), f"the graph of {encoder.name}", threads=threads)
 
     def encode(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +125,7 @@ class GraphFile:
 
 def _files(graphs: dict[str, Any], int8: bool, folder: Path | None) -> dict[str, GraphFile]:
     """Graphs as they are written: with all weights in them, or large ones read from ``folder``'s model.safetensors."""
-    if int8 or folder is None:
+    if folder is None:
         return {name: GraphFile(store_weights(graph, int8).SerializeToString(), {}) for name, graph in graphs.items()}
     saved, files = SavedTensors(folder / WEIGHTS), {}
     for name, graph in graphs.items():
@@ -160,13 +166,13 @@ def run(session: Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
     return dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs)))
 
 
-def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], int8: bool, licence: str) -> Manifest:
+def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], precision: str, licence: str) -> Manifest:
     """The graphs, then the manifest that names them: without it, a folder counts as incomplete."""
     model, source = checkpoint.model, checkpoint.folder
     if source is None:
         raise ConfigError("only a model that was saved can be exported")
     manifest = Manifest(
-        precision="int8" if int8 else "float32",
+        precision=precision,
         encoder=model.encoder.name,
         decoder=model.decoder.spec["name"],
         parameters=model.count()[0],

@@ -26,7 +26,8 @@ FORMAT = "sightline-onnx-1"
 WEIGHTS = "model.safetensors"
 GRAPHS = ("encoder", "start", "step")
 SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
-PRECISIONS = ("float32", "int8")
+INT8_ARITHMETIC = "int8-arithmetic"
+PRECISIONS = ("float32", "int8", INT8_ARITHMETIC)  # "int8" weights are computed with in float32
 LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without external data
 KEYS = {
     "format", "precision", "encoder", "decoder", "parameters", "weights", "licence", "preprocess", "grid", "tokenizer",
