@@ -66,6 +66,12 @@ def test_student_and_teacher_see_the_same_views(photos, teacher):
         assert torch.equal(pixels, source([2], random.Random(seed)))  # a lasting view, not a new one
 
 
+def test_the_teacher_s_features_are_computed_in_the_recipe_s_precision(photos, teacher):
+    for precision in ("float32", "bfloat16"):
+        recipe = parse_recipe(student(teacher), [f"data.cache_precision={precision}"])
+        assert build_parts(recipe, load_dataset(photos)).train.teacher.cache.precision == precision
+
+
 def test_a_teacher_that_is_not_there_is_named_with_what_to_do(photos, tmp_path):
     recipe = parse_recipe(student(tmp_path / "none"), [])
     with pytest.raises(ConfigError, match=r"the teacher: .*none.*--set objective.teacher=FOLDER"):

@@ -116,7 +116,8 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     weights = photo_weights(train, data.weights)
     teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
-    taught = teacher_photos(teacher, train, data.views if data.augment else 1) if teacher else None
+    views = data.views if data.augment else 1
+    taught = teacher_photos(teacher, train, views, data.cache_precision) if teacher else None
     if teacher and taught and isinstance(recipe.objective, Distillation) and recipe.objective.captions:
         extra = teacher_captions(teacher, taught, recipe.objective.captions)
         train_captions = [(*human, *more) for human, more in zip(train_captions, extra)]

@@ -98,11 +98,14 @@ class Distillation(Objective):
 # -- before training --------------------------------------------------------------------------------------------------
 
 
-def teacher_photos(teacher: Checkpoint, examples: Sequence[Example], views: int = 1) -> CachedPhotos:
+def teacher_photos(
+    teacher: Checkpoint, examples: Sequence[Example], views: int = 1, precision: str = "float32"
+) -> CachedPhotos:
     """The photos, and with ``views`` their augmented views, as the teacher's cached features."""
     teacher.model.encoder.set_trainable("frozen")
     grid = teacher.model.decoder.uses_grid
-    return CachedPhotos(FeatureCache(teacher.model.encoder, examples, grid=grid, views=views).fill())
+    cache = FeatureCache(teacher.model.encoder, examples, grid=grid, views=views, precision=precision)
+    return CachedPhotos(cache.fill())
 
 
 def teacher_captions(teacher: Checkpoint, photos: CachedPhotos, count: int) -> list[list[str]]:
