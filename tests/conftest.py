@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,7 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     for name in ("PYTHONWARNINGS", "HF_HUB_VERBOSITY", "TORCH_CPP_LOG_LEVEL", "HF_HUB_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # the command replaces it
 
     def call(*arguments: object) -> Outcome:
         capfd.readouterr()

@@ -19,6 +19,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +27,7 @@ from typing import IO, Any
 from sightline.bulk.inputs import FinishedPart, JobPart, Listing, import_parquet, input_roots, list_inputs, read_parts
 from sightline.bulk.outputs import check_columns, merge, write_captions, write_failures
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically
+from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically, writing
 
 log = logging.getLogger("sightline.bulk")
 
@@ -72,9 +73,10 @@ class JobFolder:
         """Begin or continue; False where a finished job of the same inputs and options is here, so nothing is to do."""
         self.identity = {**identity, "inputs": [absolute(source) for source in inputs], "part_size": part_size}
         self.part_size = part_size
-        if overwrite:
-            self._clear()
-        self._remove_temporary_files()
+        with writing(self.output.path):
+            if overwrite:
+                self._clear()
+            self._remove_temporary_files()
         known = read_record(self.folder / "_job.json")
         finished = read_record(self.output.record)
         if known and not known.get("finished"):
@@ -110,8 +112,9 @@ class JobFolder:
             raise ConfigError(
                 f"{printable(self.folder)} holds parts of no known job: choose an empty folder, or give --overwrite"
             )
-        self._clear()
-        new_list.replace(self._inputs)
+        with writing(self.output.path):
+            self._clear()
+            new_list.replace(self._inputs)
         self._write_record(self.folder / "_job.json", finished=False)
         return True
 
@@ -146,7 +149,8 @@ class JobFolder:
             with atomic_path(self.output.errors) as temporary:
                 merge(format, errors, temporary)
         else:
-            self.output.errors.unlink(missing_ok=True)
+            with writing(self.output.errors):
+                self.output.errors.unlink(missing_ok=True)
         failed = sum(self._count(path) for path in errors)
         self._write_record(self.output.record, finished=True, failed=failed, **facts)
         if not self.output.is_folder:
@@ -216,7 +220,8 @@ class JobFolder:
         discarded = self.folder.with_name(self.folder.name + ".old")
         shutil.rmtree(discarded, ignore_errors=True)
         if self.folder.exists():
-            self.folder.rename(discarded)
+            with suppress(OSError):  # then it stays: it does no harm, and an error here would hide the one before
+                self.folder.rename(discarded)
         shutil.rmtree(discarded, ignore_errors=True)
 
 
@@ -243,7 +248,8 @@ def save_part(folder: Path, format: str, finished: FinishedPart, several: bool) 
         with atomic_path(errors) as temporary:
             write_failures(error_format(format), temporary, finished.failures)
     else:
-        errors.unlink(missing_ok=True)
+        with writing(errors):
+            errors.unlink(missing_ok=True)
     with atomic_path(part_path(folder, format, finished.part.number)) as temporary:
         write_captions(format, temporary, finished, several)
 
@@ -267,11 +273,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def _lock(lock: Path, output: Path) -> IO[str]:
     """Lock an output for this run. The system releases the lock when the process ends, however it ends."""
     while True:
-        try:
+        with writing(output):
             lock.parent.mkdir(parents=True, exist_ok=True)
             file = lock.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"cannot write {printable(output)}: {error.strerror}; choose another name") from None
         if not _try_lock(file):
             holder = _holder(file)
             raise ConfigError(
@@ -282,9 +286,9 @@ def _lock(lock: Path, output: Path) -> IO[str]:
         except FileNotFoundError:
             moved = True
         if not moved:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            with suppress(OSError):  # on a full disk nobody learns who holds the lock, but it is held
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
             return file
         file.close()  # another run finished and removed its folder meanwhile: try again
 

@@ -16,7 +16,7 @@ import typer
 from sightline import __version__
 from sightline.cli.bulk import bulk, watch
 from sightline.cli.caption import caption, explain
-from sightline.cli.console import complain, is_first_process, set_up
+from sightline.cli.console import close_output, complain, is_first_process, set_up
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import calibrate, evaluate, score
 from sightline.cli.models import export, load, models, push
@@ -24,6 +24,7 @@ from sightline.cli.search import search
 from sightline.cli.serve import serve
 from sightline.cli.train import features, pseudo_caption, recipes, retrieval, train
 from sightline.errors import ConfigError, SightlineError, missing_extra
+from sightline.io.files import cause, printable
 
 app = typer.Typer(
     name="sightline",
@@ -71,23 +72,25 @@ def run(arguments: list[str], debug: bool = False) -> int:
     """Carry out one command line; returns the exit code."""
     set_up(debug)
     command = typer.main.get_command(app)
+    code, failed = 0, None
     try:
         with command.make_context("sightline", arguments) as context:
             command.invoke(context)
-        sys.stdout.flush()
-        return 0
     except typer.Exit as finished:
-        return finished.exit_code
+        code = finished.exit_code
     except (KeyboardInterrupt, typer.Abort):
         complain("interrupted")
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
-        return 141  # what a shell reports of any program whose reader went away
+        code = 130
     except Exception as error:
+        failed = error
         if debug:
             traceback.print_exc()
-        return _report(error)
+    unwritten = close_output()
+    if isinstance(unwritten, BrokenPipeError):
+        return 141  # what a shell reports of any program whose reader went away
+    if unwritten and (failed is None or isinstance(failed, OSError)):
+        failed = SightlineError(f"cannot write to standard output: {unwritten.strerror}; send it elsewhere")
+    return _report(failed) if failed else code
 
 
 def _report(error: Exception) -> int:
@@ -105,5 +108,8 @@ def _report(error: Exception) -> int:
         complain(f"error: {message()} (see `{where} --help`)")
         return 2
     name = type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None:  # the system's answer about a file
+        complain(f"error: {printable(error.filename)}: {cause(error)}")
+        return 1
     complain(f"error: {name}: {error}; this should not happen: run it again with --debug and report what it prints")
     return 1

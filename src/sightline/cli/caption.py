@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -164,10 +164,11 @@ def _captions(
 
 
 def _standard_input() -> bytes:
-    """Read in pieces: one long read would not notice an interrupt."""
+    """Read in pieces: one long read would not notice an interrupt. What cannot be read is empty."""
     data = bytearray()
-    while len(data) < MOST_BYTES and (piece := os.read(sys.stdin.fileno(), 2**16)):
-        data += piece
+    with suppress(OSError):
+        while len(data) < MOST_BYTES and (piece := os.read(sys.stdin.fileno(), 2**16)):
+            data += piece
     return bytes(data)
 
 

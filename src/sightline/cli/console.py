@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
+import threading
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -149,6 +151,7 @@ class _PlainLines(logging.Handler):
 
 def set_up(debug: bool = False) -> None:
     """Make streams take any file name, print our log as plain lines, and silence the libraries below us."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -160,6 +163,7 @@ def set_up(debug: bool = False) -> None:
     if debug:
         return
     logging.getLogger().addHandler(logging.NullHandler())
+    threading.excepthook = lambda failed: complain(f"a thread ended: {failed.exc_type.__name__}: {failed.exc_value}")
     warnings.simplefilter("ignore")
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # worker processes
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -168,14 +172,51 @@ def set_up(debug: bool = False) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
+def _open_streams() -> None:
+    """Open what the caller closed (``>&-``), or the next file that is opened would be taken for standard output.
+
+    Then standard input is empty, standard error is not shown, and writing to standard output fails.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.FileIO):  # python -u; `close_output` needs a buffer
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding=sys.stdout.encoding, line_buffering=True)
+
+
+def close_output() -> OSError | None:
+    """Write the rest of standard output; why it is incomplete, if it is, for what was not written is in its buffer."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _give_up(sys.stdout)
+        return error
+    return None
+
+
+def _give_up(stream: TextIO) -> None:
+    """Write no more of a stream: Python would try again when it ends, and change the exit code."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
 def is_first_process() -> bool:
     """Whether this is the process that prints; torchrun numbers the others from 1."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print one line on stderr. Where that is impossible the work goes on: there is nobody to tell."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
 
 
 def failure_line(failure: Failure) -> str:
@@ -188,7 +229,11 @@ def console() -> Console:
     """For tables on stdout: as wide as the terminal, and never cut where there is none."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return PlainConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def score_label(key: str) -> str:

@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -232,30 +232,36 @@ def models_folder() -> Path:
 
 
 @contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """What the system refuses inside becomes one `DataError`: ``path`` cannot be written, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot write {printable(path)}: {cause(error)}") from error
+
+
+@contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path`` to write to; it replaces ``path`` only once all is safely on disk.
 
     >>> with atomic_path("model.safetensors") as temporary:
     ...     save_file(tensors, temporary)
     """
-    target = Path(path)
-    temporary = None
-    try:
-        target = target.resolve()  # a link stays a link
+    with writing(path):
+        target = Path(path).resolve()  # a link stays a link
         if target.exists() and not target.is_file():
             raise DataError(f"cannot write {printable(path)}: it is not a regular file; choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
-        yield temporary
-        _flush(temporary)
-        temporary.replace(target)
-        if os.name == "posix":
-            _flush(target.parent)
-    except OSError as error:
-        raise DataError(f"cannot write {printable(path)}: {_cause(error)}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        try:
+            yield temporary
+            _flush(temporary)
+            temporary.replace(target)
+            if os.name == "posix":
+                _flush(target.parent)
+        finally:
+            with suppress(OSError):  # a read-only disk refuses even this, and would hide the reason
+                temporary.unlink()
 
 
 def leftovers(path: str | Path) -> list[Path]:
@@ -276,21 +282,20 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
     old = temporary.with_name(f"{temporary.name}.old")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        for file in temporary.iterdir():
-            _flush(file)
-        if target.exists():
-            target.replace(old)
-        temporary.replace(target)
-    except OSError as error:
-        if old.exists() and not target.exists():
-            old.replace(target)
-        raise DataError(f"cannot write {printable(path)}: {_cause(error)}") from error
-    finally:
-        for rest in (temporary, old):
-            shutil.rmtree(rest, ignore_errors=True)
+    with writing(path):
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.iterdir():
+                _flush(file)
+            if target.exists():
+                target.replace(old)
+            temporary.replace(target)
+        finally:
+            if old.exists() and not target.exists():  # also after an interrupt between the two
+                old.replace(target)
+            for rest in (temporary, old):
+                shutil.rmtree(rest, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:
@@ -301,9 +306,11 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _cause(error: OSError) -> str:
+def cause(error: OSError) -> str:
+    """Why the system refused to write something, and what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "the disk is full; free some space or choose another folder"
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return "the folder is not writable; choose another one"
-    return f"{error.strerror or error}; choose another name or folder"
+    reason = error.args[0][0][-1] if isinstance(error, shutil.Error) else error.strerror or error  # of the first file
+    return f"{reason}; choose another name or folder"

@@ -28,6 +28,7 @@ GRAPHS = ("encoder", "start", "step")
 SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
 INT8_ARITHMETIC = "int8-arithmetic"
 PRECISIONS = ("float32", "int8", INT8_ARITHMETIC)  # "int8" weights are computed with in float32
+MOST_THREADS = 1024  # of a session, whatever OMP_NUM_THREADS says: onnxruntime starts them all
 LARGEST_GRAPH = 2**31 - 1  # what the format allows a file without external data
 KEYS = {
     "format", "precision", "encoder", "decoder", "parameters", "weights", "licence", "preprocess", "grid", "tokenizer",
@@ -320,8 +321,13 @@ def _protobuf(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def all_threads() -> int:
-    """How many compute at once: one for each core, unless OMP_NUM_THREADS says otherwise."""
-    return int(os.environ.get("OMP_NUM_THREADS") or 0) or cores()
+    """How many compute at once: one for each core, unless OMP_NUM_THREADS says otherwise.
+
+    OpenMP allows a list there, one number for each level of nested parallelism, and ignores what is no number.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    wanted = int(first[:9]) if first.isdecimal() else 0
+    return min(wanted, MOST_THREADS) or cores()
 
 
 def cores() -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
-from sightline.io.files import cache_folder, printable
+from sightline.io.files import cache_folder, printable, writing
 from sightline.io.model_files import file_hash
 from sightline.onnx.exported import MANIFEST, Manifest
 
@@ -48,8 +48,9 @@ def copy_page(folder: Path, page: Path = PAGE) -> None:
         raise ConfigError(f"--web {printable(folder)} is a file: name a new folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / BUILD_INFO).is_file():
         raise ConfigError(f"--web {printable(folder)} holds other files: name a new folder")
-    shutil.rmtree(folder / "assets", ignore_errors=True)  # names change with every build
-    shutil.copytree(page, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model"))
+    with writing(folder):
+        shutil.rmtree(folder / "assets", ignore_errors=True)  # names change with every build
+        shutil.copytree(page, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model"))
 
 
 # -- its model --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from torch import Tensor
 from sightline.data import Example
 from sightline.data.loader import view_pixels
 from sightline.errors import DataError
-from sightline.io.files import cache_folder, content_digest, counted, write_atomically
+from sightline.io.files import cache_folder, content_digest, counted, write_atomically, writing
 from sightline.io.progress import track
 from sightline.nn.encoders import Encoder
 from sightline.nn.encoders.base import fingerprint
@@ -114,7 +114,7 @@ class FeatureCache:
             generator=torch.Generator(),  # its own: a run must not depend on whether its features were cached before
         )
         label = f"{self.encoder.name} features of {counted(len(todo), 'photo' if self.views == 1 else 'view')}"
-        with _Writer(self.folder, with_grid=bool(self.cells)) as writer:
+        with writing(self.folder), _Writer(self.folder, with_grid=bool(self.cells)) as writer:
             for rows, images in zip(batches, track(pixels, label, len(batches))):
                 grid, pooled = encode(images)
                 writer.append([self.keys[row] for row in rows], pooled, grid)

@@ -17,7 +17,7 @@ from sightline.data.objects import label_of, read_objects
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics.chair import Chair, check_categories, false_mentions
-from sightline.io.files import counted, printable, walk_images
+from sightline.io.files import counted, printable, walk_images, writing
 from sightline.io.progress import track
 from sightline.types import Caption, Failure
 
@@ -68,7 +68,11 @@ def write_pseudo_captions(
     about = {"model": "+".join(captioner.signatures()), "candidates": candidates}
     failed = 0
     found = captioner.stream(todo, batch_size, candidates=candidates, want_attention=False, **options)
-    with path.open("a", encoding="utf-8") as kept, _rejected(path).open("a", encoding="utf-8") as rejected:
+    with (
+        writing(path),
+        path.open("a", encoding="utf-8") as kept,
+        _rejected(path).open("a", encoding="utf-8") as rejected,
+    ):
         for image, caption in zip(todo, track(found, "captioning", len(todo))):
             if isinstance(caption, Failure):
                 failed += 1

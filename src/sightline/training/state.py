@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import CheckpointError, install_command
-from sightline.io.files import write_atomically
+from sightline.io.files import cause, write_atomically, writing
 from sightline.nn.checkpoint import read_tensors, save_tensors
 from sightline.training.optimization import AveragedWeights, Schedule
 
@@ -121,21 +121,29 @@ class Records:
         self.board = _tensorboard(folder)
 
     def step(self, number: int, values: dict[str, float]) -> None:
-        if self.board:
-            for name, value in values.items():
-                self.board.add_scalar(f"train/{name}", value, number)
+        self._draw("train", values, number)
 
     def epoch(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        if self.board:
-            for name, value in record.items():
-                if isinstance(value, int | float) and name != "epoch":
-                    self.board.add_scalar(f"epoch/{name}", value, record["epoch"])
-            self.board.flush()
+        numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "epoch"}
+        self._draw("epoch", numbers, record["epoch"])
         log.info("%s", epoch_line(record))
         for name, caption, reference in samples:
             log.info("    %-26.26s %-50.50s | %s", name, caption, reference)
+
+    def _draw(self, kind: str, values: dict[str, float], number: int) -> None:
+        """Points of TensorBoard's curves. Where they cannot be written, training goes on without them."""
+        if self.board is None:
+            return
+        try:
+            for name, value in values.items():
+                self.board.add_scalar(f"{kind}/{name}", value, number)
+            if kind == "epoch":
+                self.board.flush()
+        except OSError as error:
+            log.warning("no more curves for TensorBoard: %s; history.jsonl has the numbers", cause(error))
+            self.board = None
 
 
 def epoch_line(record: dict[str, Any]) -> str:
@@ -194,4 +202,8 @@ def _tensorboard(folder: Path) -> Any:
     except ImportError:
         log.info("no curves for TensorBoard: %s adds them; history.jsonl has the numbers", install_command("train"))
         return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    try:
+        return SummaryWriter(str(folder / "tensorboard"))
+    except OSError as error:
+        log.warning("no curves for TensorBoard: %s; history.jsonl has the numbers", cause(error))
+        return None

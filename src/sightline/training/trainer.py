@@ -22,7 +22,7 @@ from sightline.data import Dataset, load_datasets
 from sightline.data.loader import Batch
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
-from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.errors import ConfigError, SightlineError
 from sightline.evaluation.metrics import score
 from sightline.io.files import counted, write_atomically
 from sightline.io.progress import duration, track
@@ -343,13 +343,7 @@ class Trainer:
                 f"{self.output} already holds a run: continue it with --resume or choose another --output"
             )
         if self.accelerator.is_main_process:
-            try:
-                self.output.mkdir(parents=True, exist_ok=True)
-                write_atomically(
-                    self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n"
-                )
-            except OSError as error:
-                raise DataError(f"cannot write to {self.output}: {error.strerror}") from None
+            write_atomically(self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n")
 
     def _parts(self, dataset: Dataset) -> Parts:
         """Process 0 builds first, and with it the feature cache; the others find it ready."""
