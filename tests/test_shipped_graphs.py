@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sightline.engine.backend import as_array
 from sightline.engine.captioner import load
 from sightline.nn.hub import DEFAULT_MODEL
 from sightline.onnx import Manifest
@@ -45,6 +46,15 @@ def test_both_runtimes_give_the_same_captions(photo: Path, captioners: list) -> 
     for word, wanted in zip(found.words, expected.words):
         assert word.probability == pytest.approx(wanted.probability, abs=1e-3)
         np.testing.assert_allclose(word.attention, wanted.attention, atol=1e-4)
+
+
+def test_both_runtimes_give_the_same_features(captioners: list) -> None:
+    photos = [captioners[0].prepare(path) for path in PHOTOS]
+    assert len(photos) > captioners[1].batch_size  # so that batches are joined
+    (expected,), (found,) = (captioner.encode(photos) for captioner in captioners)
+    assert (found.height, found.width) == (expected.height, expected.width)
+    np.testing.assert_allclose(found.grid, as_array(expected.grid), atol=1e-3)
+    np.testing.assert_allclose(found.pooled, as_array(expected.pooled), atol=1e-3)
 
 
 @pytest.fixture(scope="module")
