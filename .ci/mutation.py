@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import importlib
 import io
+import itertools
 import json
 import math
 import os
@@ -74,6 +75,7 @@ SKIPPED = re.compile(
 WARM = ("numpy", "torch", "onnx", "onnxruntime", "pydantic", "typer", "fastapi")
 MEMORY = 12 << 30  # bytes of address space that the tests may take beyond what this process has
 WAIT = 600  # seconds
+TIMES = itertools.count(10**9)
 
 
 class Mutant(NamedTuple):
@@ -150,7 +152,7 @@ def run_tests(copy: Path, tests: str, limit: float, log: Path) -> Outcome:
             os.chdir(copy)
             sys.path.insert(0, str(copy / "src"))
             files = [f"tests/{name}.py" for name in tests.split()]
-            code = int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *files]))
+            code = int(pytest.main(["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", *files]))
         finally:
             sys.stdout.flush()
             os._exit(code)
@@ -189,12 +191,13 @@ def check_tests(copy: Path, modules: list[str], log: Path) -> dict[str, float]:
 
 @contextlib.contextmanager
 def changed(file: Path, source: str) -> Iterator[None]:
-    before = file.read_text(encoding="utf-8")
+    """The file with other content, and a time of its own, so that Python takes no other mutant's bytecode for its."""
+    before, modified = file.read_text(encoding="utf-8"), file.stat().st_mtime
     file.write_text(source, encoding="utf-8")
-    try:
-        yield
-    finally:
-        file.write_text(before, encoding="utf-8")
+    os.utime(file, (next(TIMES),) * 2)
+    yield
+    file.write_text(before, encoding="utf-8")
+    os.utime(file, (modified,) * 2)
 
 
 def git(*arguments: str) -> bytes:
@@ -211,8 +214,7 @@ def main() -> None:
     options.log.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in options.log.read_text().splitlines()] if options.log.exists() else []
     done = {row["key"]: row["outcome"] for row in rows}  # the last line of a mutant counts
-    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "SIGHTLINE_SHARED": os.devnull}
-    sys.dont_write_bytecode = True  # the bytecode of a mutant could be taken for that of the next one
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "SIGHTLINE_SHARED": os.devnull}
     for name in WARM:
         importlib.import_module(name)
     assert "sightline" not in sys.modules
