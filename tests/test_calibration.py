@@ -163,7 +163,9 @@ def sketches(tmp_path: Path) -> Path:
     rows = []
     for number in range(60):
         colour = ("red", "blue", "green")[number % 3]
-        Image.new("RGB", (24, 24), colour).save(folder / f"{number:02}.png")
+        drawing = Image.new("RGB", (24, 24), colour)
+        drawing.putpixel((0, 0), (number, 0, 0))
+        drawing.save(folder / f"{number:02}.png")
         split = ("train", "dev", "train", "dev")[number % 4] if number % 5 else "test"
         rows += [
             {"image": f"{number:02}.png", "caption": f"a {colour} {thing}", "split": split} for thing in ("wall", "sea")
@@ -186,14 +188,15 @@ def test_calibrating_a_folder(
     tiny_model: Path, sketches: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(tiny_model, tmp_path / "mine")
-    code, out, err = run(capfd, "calibrate", folder, "--data", sketches)
+    more = shutil.copytree(sketches, tmp_path / "more")
+    code, out, err = run(capfd, "calibrate", folder, "--data", sketches, "--data", more, "--photos", 24)
     assert (code, err) == (0, "")
     assert "content words" in out
     assert out.rstrip().endswith(f"written to {folder / 'confidence.json'}")
     confidence = load(folder).confidence
     assert confidence is not None
     assert confidence.record["val_photos"] == 24
-    assert confidence.record["train_photos"] == 24
+    assert confidence.record["train_photos"] == 48
     code, out, _ = run(capfd, "caption", sketches / "00.png", "--model", folder, "--json")
     assert json.loads(out)[0]["calibrated"] is True
     _, out, _ = run(capfd, "models", folder)

@@ -10,7 +10,7 @@ import typer
 from sightline.cli.console import (
     BatchSize,
     Beam,
-    Data,
+    DataSources,
     Datastore,
     Format,
     Metrics,
@@ -161,7 +161,7 @@ def score(
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="A model folder or hub name, or default.")],
-    data: Data,
+    data: DataSources,
     photos: Annotated[
         int | None, typer.Option("--photos", min=1, help="Use so many val photos.", show_default="all")
     ] = None,
@@ -175,14 +175,14 @@ def calibrate(
     """Fit a model's confidence on val photos. It is written to confidence.json in the model's folder."""
     from rich.table import Table
 
-    from sightline.data import load_dataset
+    from sightline.data import load_datasets
     from sightline.engine.captioner import load
     from sightline.evaluation.calibration import calibrate as run
     from sightline.nn.hub import resolve
 
     folder = resolve(model)
-    captioner = load(folder, runtime="torch")
-    confidence = run(captioner, load_dataset(data, format), photos, train_photos, batch_size)
+    captioner = load(folder)  # in the runtime that will caption
+    confidence = run(captioner, load_datasets(data, format), photos, train_photos, batch_size)
     confidence.save(folder)
 
     found = confidence.record["check"]
