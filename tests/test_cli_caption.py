@@ -18,6 +18,8 @@ from sightline.cli.console import decoding_options
 from sightline.decoding import DecodingOptions, user_options
 from sightline.errors import ConfigError
 
+DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
+
 
 def test_one_photo_gives_just_its_sentence(command: Command, photos: list[Path], tiny_model: Path):
     outcome = command("caption", photos[0], "--model", tiny_model)
@@ -91,13 +93,17 @@ def test_a_table_has_a_row_for_every_photo_that_failed(
     assert outcome.code == 1
     assert outcome.complaints[2:] == ["2 photos captioned, 2 failed"]
     rows = {row["source"]: row for row in csv.DictReader(io.StringIO(outcome.out))}
-    assert set(rows) == {str(path) for path in (photos[0], bad, gone, photos[1])}
-    assert "is not an image" in rows[str(bad)]["error"]
+    assert list(rows) == [str(path) for path in (photos[0], bad, gone, photos[1])], "in the order of the inputs"
+    assert rows[str(bad)]["error"].startswith("is not an image")
     assert rows[str(gone)]["error"].startswith("does not exist")
     assert (rows[str(bad)]["caption"], rows[str(bad)]["confidence"], rows[str(bad)]["alt"]) == ("", "", "")
     fine = rows[str(photos[0])]
     assert (fine["error"], fine["unsure"]) == ("", "false")
     assert fine["alt"] == fine["caption"].capitalize() + "."
+    lines = command("caption", photos[0], bad, gone, photos[1], "--model", tiny_model, "--jsonl").out.splitlines()
+    objects = {row["source"]: row for row in map(json.loads, lines)}
+    assert list(objects) == list(rows)
+    assert [row.get("error", "") for row in objects.values()] == [row["error"] for row in rows.values()]
     outcome = command("caption", gone, "--model", tiny_model, "--csv")
     assert outcome.code == 1
     assert [row["source"] for row in csv.DictReader(io.StringIO(outcome.out))] == [str(gone)]
@@ -110,6 +116,60 @@ def test_alt_text(command: Command, photos: list[Path], tiny_model: Path):
     assert row["alt"] == sentence.strip()
     outcome = command("caption", photos[0], "--model", tiny_model, "--alt", "--raw")
     assert (outcome.code, outcome.complaints) == (2, ["error: --alt and --raw exclude each other: choose one"])
+
+
+def test_alt_text_of_unsure_captions(command: Command, tmp_path: Path):
+    """With the default model, which calls a page of noise unsure."""
+    import numpy as np
+    from PIL import Image
+
+    noise = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
+    for number, pixels in enumerate(noise):
+        Image.fromarray(pixels).resize((400, 400), 0).save(tmp_path / f"noise{number}.png")
+    shutil.copy(DOG, tmp_path / "dog.jpg")
+
+    def ask(*options: object) -> tuple[list[str], list[str]]:
+        outcome = command("caption", tmp_path, "--alt", *options)
+        assert outcome.code == 0
+        return [line.split("\t")[1] for line in outcome.out.splitlines()], outcome.complaints
+
+    texts, complaints = ask()
+    assert texts == ["A brown and black dog is running through the grass.", "", ""]
+    assert complaints == ["2 photos have no alt text: their captions are unsure (see --include-unsure)"]
+    texts, complaints = ask("--include-unsure")
+    assert all(texts) and complaints == []
+    texts, complaints = ask("--min-confidence", 0.95)
+    assert texts == ["", "", ""] and complaints[0].startswith("3 photos have no alt text")
+    rows = csv.DictReader(io.StringIO(command("caption", tmp_path, "--alt", "--csv", "--min-confidence", 0.95).out))
+    assert [(bool(row["caption"]), row["alt"]) for row in rows] == [(True, "")] * 3, "the table has every caption"
+    for option in (("--include-unsure",), ("--min-confidence", 0.5)):
+        outcome = command("caption", tmp_path, *option)
+        assert (outcome.code, len(outcome.complaints)) == (2, 1)
+        assert outcome.err.endswith("give it with --alt\n")
+
+
+@pytest.mark.parametrize(("name", "flag"), [("c.json", "--csv"), ("c.csv", "--jsonl"), ("c.txt", "--json")])
+def test_a_suffix_and_a_flag_that_contradict_each_other_are_refused(
+    command: Command, tiny_model: Path, tmp_path: Path, name: str, flag: str
+):
+    outcome = command("caption", DOG, "--model", tiny_model, "-o", tmp_path / name, flag)
+    assert outcome.complaints == [
+        f"error: -o {tmp_path / name} and {flag} contradict each other: leave out one of them"
+    ]
+    assert (outcome.code, [*tmp_path.iterdir()]) == (2, [])
+    same = tmp_path / f"c.{flag.removeprefix('--')}"
+    assert command("caption", DOG, "--model", tiny_model, "-o", same, flag).code == 0
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "captions.csv")])
+def test_a_list_is_for_bulk_with_and_without_an_output(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: tuple[str, ...]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text(f"{DOG}\n")
+    outcome = command("caption", "list.txt", *output)
+    expected = "error: list.txt: lists and shards are captioned by `sightline bulk list.txt -o FILE`"
+    assert (outcome.code, outcome.out, outcome.complaints) == (2, "", [expected])
 
 
 def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: list[Path], tiny_model: Path):
@@ -165,7 +225,10 @@ def test_a_mixed_folder(command: Command, photos: list[Path], tiny_model: Path, 
         (tmp_path / name).write_text("not a photo")
     outcome = command("caption", tmp_path, "http://example.org/x.jpg", "--model", tiny_model, "--json")
     assert outcome.code == 1
-    assert [row["source"] for row in json.loads(outcome.out)] == [str(tmp_path / "b.jpg")]
+    rows = json.loads(outcome.out)
+    names = [*(str(tmp_path / name) for name in ("a.jpg", "b.jpg", "c.jpg")), "http://example.org/x.jpg"]
+    assert [row["source"] for row in rows] == names, "in the order of the inputs"
+    assert ["error" in row for row in rows] == [True, False, True, True]
     *errors, counts, skipped = outcome.complaints
     assert len(errors) == 3
     assert all(line.startswith("error: ") for line in errors)
@@ -177,7 +240,9 @@ def test_nothing_but_bad_photos_leaves_valid_json(command: Command, tiny_model: 
     (tmp_path / "a.jpg").write_bytes(b"no")
     outcome = command("caption", tmp_path, "--model", tiny_model, "--json")
     assert outcome.code == 1
-    assert json.loads(outcome.out) == []
+    (row,) = json.loads(outcome.out)
+    assert row == {"source": str(tmp_path / "a.jpg"), "error": row["error"]}
+    assert row["error"].startswith("is not an image: ")
 
 
 def test_options_that_contradict_are_one_line(command: Command, photos: list[Path], tiny_model: Path):
@@ -209,7 +274,7 @@ def test_flags_of_decoding_options_are_those_declared(verb: str):
 
 def test_caption_has_few_options():
     parameters = get_type_hints(sightline.cli.caption, include_extras=True)
-    assert len(parameters.keys() - {"inputs", "return"}) <= 15
+    assert len(parameters.keys() - {"inputs", "return"}) <= 17
 
 
 def test_any_decoding_option_can_be_set():

@@ -22,12 +22,11 @@ from sightline.errors import DataError
 from sightline.io.files import printable, write_atomically
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.nn.hub import DEFAULT_MODEL
+from sightline.types import METRIC_NAMES
 
-LABELS = {
-    "bleu_1": "B1", "bleu_2": "B2", "bleu_3": "B3", "bleu_4": "B4", "bleu_4_no_bp": "B4, no BP",
-    "meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr-D", "chair_i": "CHAIR, objects",
-    "chair_s": "CHAIR, captions",
-}  # fmt: skip
+LABELS = {  # short: the tables have many columns
+    key: name.replace("BLEU-", "B").replace("brevity penalty", "BP") for key, name in METRIC_NAMES.items()
+}
 SHORT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_4_no_bp", "meteor", "rouge_l")
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 README_ROWS = {

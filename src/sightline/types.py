@@ -90,7 +90,8 @@ class Neighbour:
         return {"name": self.name, "similarity": round(self.similarity, 3), "captions": list(self.captions)}
 
 
-COLUMNS = ("source", "caption", "confidence", "unsure", "ood_score", "finished")  # of any table of captions
+UNSURE = "unsure"  # the word before a caption that is not to be relied on
+COLUMNS = ("source", "caption", "confidence", UNSURE, "ood_score", "finished")  # of any table of captions
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,19 @@ class Caption:
         text = self.text.strip(" .")
         if not text:
             return ""
-        return f"unsure: {text}." if self.unsure else f"{text[:1].upper()}{text[1:]}."
+        return f"{UNSURE}: {text}." if self.unsure else f"{text[:1].upper()}{text[1:]}."
 
     def description(self) -> str:
         """What is written into files: the sentence as one line, without a mark where it is unsure."""
         return " ".join(replace(self, unsure=False).sentence().split())
 
-    def alt(self, longest: int = 125, include_unsure: bool = False) -> str:
+    def is_reliable(self, min_confidence: float = 0.0, include_unsure: bool = False) -> bool:
+        """Whether it may stand for the photo: in an alt text, in a sidecar, in the photo's metadata."""
+        return (include_unsure or not self.unsure) and self.confidence >= min_confidence
+
+    def alt(self, longest: int = 125, min_confidence: float = 0.0, include_unsure: bool = False) -> str:
         """For an HTML ``alt`` attribute, escaped; a long one is cut between words. Empty for an unsure caption."""
-        if self.unsure and not include_unsure:
+        if not self.is_reliable(min_confidence, include_unsure):
             return ""
         text = self.description()
         if len(text) > longest:
@@ -145,7 +150,7 @@ class Caption:
         text = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
         if self.unsure:
             is_outlier = self.ood_score is not None and self.ood_score > 1
-            text = "unsure: unlike the photos it was trained on" if is_outlier else f"unsure: {text}"
+            text = f"{UNSURE}: {'unlike the photos it was trained on' if is_outlier else text}"
         return text + ("" if self.finished else ", cut at the greatest length")
 
     def overlay(self) -> Image:
@@ -159,7 +164,7 @@ class Caption:
             "source": self.source,
             "caption": self.text,
             "confidence": round(self.confidence, 4),
-            "unsure": self.unsure,
+            UNSURE: self.unsure,
             "ood_score": None if self.ood_score is None else round(self.ood_score, 3),
             "finished": self.finished,
         }
@@ -171,7 +176,7 @@ class Caption:
             "caption": self.text,
             "confidence": round(self.confidence, 4),
             "calibrated": self.calibrated is not None,
-            "unsure": self.unsure,
+            UNSURE: self.unsure,
             **({} if self.ood_score is None else {"ood_score": round(self.ood_score, 3)}),
             "finished": self.finished,
             "words": [word.as_dict() for word in self.words],
@@ -180,6 +185,15 @@ class Caption:
         }
 
 
+METRIC_NAMES = {  # of scores, in the order in which papers give them
+    **{f"bleu_{order}": f"BLEU-{order}" for order in (1, 2, 3, 4)},
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr-D",
+    "chair_i": "CHAIR, objects",
+    "chair_s": "CHAIR, captions",
+    **{f"bleu_{order}_no_bp": f"BLEU-{order}, no brevity penalty" for order in (1, 2, 3, 4)},
+}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes such a cell for a formula
 
 

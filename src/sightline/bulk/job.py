@@ -168,9 +168,7 @@ def write_to_photos(finished: FinishedPart, options: BulkOptions) -> PhotoChange
     if finished.part.shard or not (options.embed or options.sidecars):
         return changes
     captions = [
-        caption
-        for caption in finished.captions
-        if (options.include_unsure or not caption.unsure) and caption.confidence >= options.min_confidence
+        caption for caption in finished.captions if caption.is_reliable(options.min_confidence, options.include_unsure)
     ]
     changes.unsure = len(finished.captions) - len(captions)
     if options.embed:

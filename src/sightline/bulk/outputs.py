@@ -28,7 +28,7 @@ from sightline.io.files import (
     sidecar_of,
     write_atomically,
 )
-from sightline.types import COLUMNS, Caption, Failure, write_csv_row
+from sightline.types import COLUMNS, UNSURE, Caption, Failure, write_csv_row
 
 log = logging.getLogger("sightline.bulk")
 FORMATS = ("parquet", "jsonl", "csv", "tar")
@@ -124,7 +124,7 @@ def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
         "source": pyarrow.string(),
         "caption": pyarrow.string(),
         "confidence": pyarrow.float32(),
-        "unsure": pyarrow.bool_(),
+        UNSURE: pyarrow.bool_(),
         "ood_score": pyarrow.float32(),
         "finished": pyarrow.bool_(),
         "others": pyarrow.list_(pyarrow.string()),

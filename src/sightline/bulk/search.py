@@ -28,7 +28,7 @@ from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import cache_folder, counted, local_path, printable
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
-from sightline.types import Caption, text_of_cell
+from sightline.types import UNSURE, Caption, text_of_cell
 
 log = logging.getLogger("sightline.bulk")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -150,7 +150,7 @@ def read_captions(table: Path) -> Iterator[FoundCaption]:
         source, texts = row.get(columns[0]), row.get(columns[1])
         for text in texts if isinstance(texts, list) else [texts]:
             if isinstance(source, str) and isinstance(text, str) and text.strip():
-                yield FoundCaption(source, text, row.get("unsure") in (True, "true"))
+                yield FoundCaption(source, text, row.get(UNSURE) in (True, "true"))
 
 
 def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:

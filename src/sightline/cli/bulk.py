@@ -16,6 +16,8 @@ from sightline.cli.console import (
     Beam,
     Candidates,
     Datastore,
+    IncludeUnsure,
+    MinConfidence,
     Models,
     Ray,
     Runtime,
@@ -33,13 +35,6 @@ TABLES = ("parquet", "jsonl", "csv")
 
 Sidecar = Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")]
 Embed = Annotated[bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")]
-IncludeUnsure = Annotated[
-    bool, typer.Option("--include-unsure", help="Write unsure captions to sidecars and photos, too.")
-]
-MinConfidence = Annotated[
-    float,
-    typer.Option("--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."),
-]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")]
 Workers = Annotated[
     int | None,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -20,6 +20,8 @@ from sightline.cli.console import (
     Beam,
     Candidates,
     Datastore,
+    IncludeUnsure,
+    MinConfidence,
     Models,
     Runtime,
     Sample,
@@ -32,13 +34,14 @@ from sightline.cli.console import (
 )
 from sightline.errors import ConfigError
 from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, local_path, printable
-from sightline.types import COLUMNS, Caption, Failure, write_csv_row
+from sightline.types import COLUMNS, UNSURE, Caption, Failure, write_csv_row
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
 
 
 FORMATS = ("text", "json", "jsonl", "csv")
+TEXT_SUFFIXES = ("txt", "md")
 MANY = 1000  # photos; from here on a job that can be continued after a stop is worth a hint
 LISTS_AND_SHARDS = (".tar", ".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
 EMPTY = "is empty: give a photo, as in `sightline caption - < dog.jpg`"
@@ -61,6 +64,8 @@ def caption(
     alt: Annotated[
         bool, typer.Option("--alt", help="Print text for an HTML alt attribute; JSON and CSV gain a column.")
     ] = False,
+    include_unsure: IncludeUnsure = False,
+    min_confidence: MinConfidence = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="Print bare lower-case words, as JSON and CSV have them.")] = False,
     beam: Beam = None,
     candidates: Candidates = None,
@@ -74,11 +79,14 @@ def caption(
     """Caption photos. For lists, shards and jobs that continue after a stop, see `sightline bulk`.
 
     One photo gives its sentence, several give path<TAB>sentence. A photo that cannot be read costs a line on stderr and
-    exit code 1; the others are captioned.
+    exit code 1; the others are captioned. JSON and CSV have it, too, with its error.
     """
     form = _format({"json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
     if alt and raw:
         raise ConfigError("--alt and --raw exclude each other: choose one")
+    if (include_unsure or min_confidence) and not alt:
+        option = "--include-unsure" if include_unsure else "--min-confidence"
+        raise ConfigError(f"{option} chooses the captions that become alt texts: give it with --alt")
     _check_inputs(inputs)
     options = decoding_options(
         settings, beam=beam, candidates=candidates, sample=sample, temperature=temperature, seed=seed
@@ -86,24 +94,30 @@ def caption(
     skipped = SkippedFiles()
     found = list(_find(inputs, skipped))
     images = [name for name in found if not isinstance(name, Failure)]
-    missing = [failure for failure in found if isinstance(failure, Failure)]
-    for failure in missing:
-        complain(f"error: {failure_line(failure)}")
     if output and len(images) > MANY:
         complain(f"{len(images):,} photos: `sightline bulk` would continue after a stop, this command begins again")
-    failed, captioned = len(missing), 0
-    if images or form == "csv":
-        alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
-        to_text = Caption.alt if alt else (lambda caption: caption.text) if raw else Caption.sentence
-        results: Iterable[Caption | Failure] = ()
-        if images:
-            from sightline.engine.captioner import load
+    to_alt = partial(Caption.alt, min_confidence=min_confidence, include_unsure=include_unsure) if alt else None
+    to_text = to_alt or ((lambda caption: caption.text) if raw else Caption.sentence)
+    captions: Iterator[Caption | Failure] = iter(())
+    if images:
+        from sightline.engine.captioner import load
 
-            captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
-            results = _report_failures(_captions(captioner, images, options, bar=output is not None), alt)
-        with _open(Path(output) if output else None) as file:
-            outcomes = list(_write(file, form, chain(missing, results), to_text, alt, alone))
-        failed, captioned = outcomes.count(True), outcomes.count(False)
+        captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
+        captions = _captions(captioner, images, options, bar=output is not None)
+    results = (name if isinstance(name, Failure) else next(captions) for name in found)  # in the order of the inputs
+    alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
+    failed = captioned = unreliable = 0
+    with _open(Path(output) if output and (images or form != "text") else None) as file:
+        for result in _write(file, form, results, to_text, to_alt, alone):
+            if isinstance(result, Failure):
+                complain(f"error: {failure_line(result)}")
+                failed += 1
+            else:
+                captioned += 1
+                unreliable += not result.is_reliable(min_confidence, include_unsure)
+    if alt and unreliable:
+        has, are = ("has", "its caption is") if unreliable == 1 else ("have", "their captions are")
+        complain(f"{counted(unreliable, 'photo')} {has} no alt text: {are} {UNSURE} (see --include-unsure)")
     if output or ((failed or skipped.count) and len(found) > 1):
         where = f": {printable(output)}" if output else ""
         complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
@@ -120,11 +134,12 @@ def _format(chosen: dict[str, bool], output: str | None) -> str:
     suffix = Path(output or "").suffix.lower().removeprefix(".")
     if output and (suffix == "parquet" or output.endswith(("/", os.sep)) or Path(output).is_dir()):
         raise ConfigError(f"-o {output}: Parquet and folders are written by `sightline bulk`")
-    if names or suffix in FORMATS:
-        return names[0] if names else suffix
-    if suffix not in ("", "txt", "md"):
+    if suffix not in ("", *FORMATS[1:], *TEXT_SUFFIXES):
         raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json or .jsonl")
-    return "text"
+    by_suffix = "text" if suffix in TEXT_SUFFIXES else suffix
+    if names and by_suffix and names[0] != by_suffix:
+        raise ConfigError(f"-o {output} and --{names[0]} contradict each other: leave out one of them")
+    return by_suffix or (names[0] if names else "text")
 
 
 def _check_inputs(inputs: list[str]) -> None:
@@ -158,7 +173,8 @@ def _captions(
         results = track(results, "captioning", len(images))
     for name, result in zip(images, results):
         if isinstance(result, Failure):
-            yield _of_standard_input(result) if name == STDIN else result
+            reason = result.reason.removeprefix(printable(name)).lstrip()
+            yield _of_standard_input(result) if name == STDIN else Failure(name, reason)
         else:
             yield replace(result, source=name)
 
@@ -178,15 +194,6 @@ def _of_standard_input(failure: Failure) -> Failure:
     return Failure(STDIN, EMPTY if reason.startswith("is empty") else reason)
 
 
-def _report_failures(results: Iterable[Caption | Failure], alt: bool) -> Iterator[Caption | Failure]:
-    for result in results:
-        if isinstance(result, Failure):
-            complain(f"error: {failure_line(result)}")
-        elif alt and result.unsure:
-            complain(f"{printable(result.source)} has no alt text: its caption is unsure, leave out --alt to see it")
-        yield result
-
-
 @contextmanager
 def _open(output: Path | None) -> Iterator[TextIO]:
     if output is None:
@@ -204,30 +211,34 @@ def _write(
     form: str,
     results: Iterable[Caption | Failure],
     to_text: Callable[[Caption], str],
-    alt: bool,
+    to_alt: Callable[[Caption], str] | None,
     alone: bool,
-) -> Iterator[bool]:
-    """Write every caption as it comes, and to a table also the failures; yields whether each photo failed."""
+) -> Iterator[Caption | Failure]:
+    """Write every caption as it comes, and to a table or JSON also the failures; yields them all."""
+    columns = [*COLUMNS, *(["alt"] if to_alt else []), "error"]
     if form == "csv":
-        write_csv_row(file, [*COLUMNS, *(["alt"] if alt else []), "error"])
+        write_csv_row(file, columns)
     before = "["
     for result in results:
-        yield isinstance(result, Failure)
+        yield result
         if isinstance(result, Failure):
-            if form == "csv":
-                write_csv_row(file, [result.source, *[""] * (len(COLUMNS) - 1 + alt), result.reason])
-                file.flush()
-            continue
-        row = {**result.as_dict(), **({"alt": result.alt()} if alt else {})}
+            row = {"source": result.source, "error": result.reason}
+        else:
+            row = {**result.as_dict(), **({"alt": to_alt(result)} if to_alt else {})}
         if form == "json":
             file.write(before + "\n" + json.dumps(row, ensure_ascii=False))
             before = ","
         elif form == "jsonl":
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if isinstance(result, Failure):
+            if form == "csv":
+                write_csv_row(file, [row.get(column, "") for column in columns])
+            file.flush()
+            continue
         for one in (result, *result.others):
             if form == "csv":
                 values = {**one.as_row(), "source": result.source}.values()
-                write_csv_row(file, [*values, *([one.alt()] if alt else []), ""])
+                write_csv_row(file, [*values, *([to_alt(one)] if to_alt else []), ""])
             elif form == "text":
                 file.write(to_text(one) + "\n" if alone else f"{printable(result.source)}\t{to_text(one)}\n")
         file.flush()

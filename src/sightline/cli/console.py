@@ -15,27 +15,13 @@ import typer
 from sightline.errors import ConfigError, nearest
 from sightline.io import progress
 from sightline.io.files import printable
-from sightline.types import Failure
+from sightline.types import METRIC_NAMES, Failure
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 STDIN = "-"  # as a file name
-SCORES = {
-    "bleu_1": "BLEU-1",
-    "bleu_2": "BLEU-2",
-    "bleu_3": "BLEU-3",
-    "bleu_4": "BLEU-4",
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr-D",
-    "chair_i": "CHAIR, objects (lower is better)",
-    "chair_s": "CHAIR, captions (lower is better)",
-    "bleu_1_no_bp": "BLEU-1, no brevity penalty",
-    "bleu_2_no_bp": "BLEU-2, no brevity penalty",
-    "bleu_3_no_bp": "BLEU-3, no brevity penalty",
-    "bleu_4_no_bp": "BLEU-4, no brevity penalty",
-}
+LOWER_IS_BETTER = ("chair_i", "chair_s")
 
 # -- options that several commands share ------------------------------------------------------------------------------
 
@@ -55,6 +41,15 @@ Runtime = Annotated[
 Datastore = Annotated[
     str | None,
     typer.Option("--datastore", help="Retrieve neighbours from this folder of `sightline retrieval build`."),
+]
+IncludeUnsure = Annotated[
+    bool, typer.Option("--include-unsure", help="Also write unsure captions to alt texts, sidecars and photos.")
+]
+MinConfidence = Annotated[
+    float,
+    typer.Option(
+        "--min-confidence", min=0, max=1, help="Write only captions this confident to alt texts, sidecars and photos."
+    ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Caption this many photos at once.")]
 Ray = Annotated[
@@ -237,13 +232,13 @@ def console() -> Console:
 
 
 def score_label(key: str) -> str:
-    return SCORES.get(key, key)
+    return METRIC_NAMES.get(key, key) + (" (lower is better)" if key in LOWER_IS_BETTER else "")
 
 
 def ordered(keys: list[str]) -> list[str]:
     """Score names in the order papers give them."""
-    known = list(SCORES)
-    return sorted(keys, key=lambda key: known.index(key) if key in SCORES else len(known))
+    known = list(METRIC_NAMES)
+    return sorted(keys, key=lambda key: known.index(key) if key in METRIC_NAMES else len(known))
 
 
 def percent(value: float) -> str:

@@ -28,12 +28,12 @@ from sightline.cli.console import (
 )
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import counted, printable
+from sightline.types import METRIC_NAMES
 
 if TYPE_CHECKING:
     from sightline.evaluation.comparison import Comparison
     from sightline.evaluation.scoring import Evaluation
 
-SHORT = {"chair_i": "CHAIR, objects", "chair_s": "CHAIR, captions"}
 CALIBRATED = {"words": "words", "content_words": "content words", "captions": "captions"}
 
 
@@ -225,7 +225,7 @@ def show_scores(result: Evaluation, title: str) -> None:
         sources = Table("source", title="each source alone, ×100", title_justify="left")
         keys = [key for key in ordered(list(result.scores)) if not key.endswith("_no_bp")]
         for key in keys:
-            sources.add_column(SHORT.get(key, score_label(key)), justify="right")
+            sources.add_column(METRIC_NAMES.get(key, key), justify="right")
         for name, scores in result.sources.items():
             sources.add_row(name, *(percent(scores[key]) if key in scores else "" for key in keys))
         printer.print(sources)

@@ -15,9 +15,11 @@ import typer
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable
+from sightline.types import METRIC_NAMES
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 EXPORTED = "sightline.json"
+VAL_SCORES = ("bleu_4", "cider")
 
 
 def models(
@@ -34,7 +36,7 @@ def models(
     from sightline.nn.hub import SHIPPED
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
-    for column in ("parameters", "MB", "BLEU-4", "CIDEr-D"):
+    for column in ("parameters", "MB", *(f"val {METRIC_NAMES[key]}" for key in VAL_SCORES)):
         table.add_column(column, justify="right")
     for column in ("calibrated", "runtimes"):
         table.add_column(column)
@@ -163,7 +165,7 @@ def _row(folder: Path, given: Path) -> list[str]:
         return [printable(name), *_exported(folder), "–", "–", calibrated, "onnx", printable(folder)]
     found = metrics.get("val", metrics.get("dev"))
     val = found if isinstance(found, dict) else {}
-    scores = [percent(val[key]) if isinstance(val.get(key), int | float) else "–" for key in ("bleu_4", "cider")]
+    scores = [percent(val[key]) if isinstance(val.get(key), int | float) else "–" for key in VAL_SCORES]
     parts = [
         str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"
         for key in ("encoder", "decoder")

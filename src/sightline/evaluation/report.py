@@ -10,8 +10,9 @@ from sightline.errors import ConfigError
 from sightline.evaluation.scoring import Evaluation, ScoredImage
 from sightline.io.files import write_atomically
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
+from sightline.types import METRIC_NAMES
 
-LABELS: Final = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "meteor": "METEOR", "rouge_l": "ROUGE-L", "bleu_1": "BLEU-1"}
+SHOWN: Final = ("cider", "bleu_4", "meteor", "rouge_l", "bleu_1")  # most telling first
 
 STYLE = """
 .report { padding-bottom: 4rem; }
@@ -33,8 +34,8 @@ def render_page(evaluation: Evaluation, count: int = 20) -> str:
     count = min(count, (len(ranked) + 1) // 2)  # no photo is among the best and the worst
     best, worst = ranked[:count], ranked[count:][-count:][::-1]
     scores = "".join(
-        f"<li>{label} <b>{100 * evaluation.scores[key]:.1f}</b></li>"
-        for key, label in LABELS.items()
+        f"<li>{METRIC_NAMES[key]} <b>{100 * evaluation.scores[key]:.1f}</b></li>"
+        for key in SHOWN
         if key in evaluation.scores
     )
     body = (
@@ -52,9 +53,7 @@ def _section(title: str, images: list[ScoredImage]) -> str:
 
 
 def _figure(image: ScoredImage) -> str:
-    numbers = " · ".join(
-        f"{label} {100 * image.scores[key]:.0f}" for key, label in LABELS.items() if key in image.scores
-    )
+    numbers = " · ".join(f"{METRIC_NAMES[key]} {100 * image.scores[key]:.0f}" for key in SHOWN if key in image.scores)
     photo = "" if image.image is None else thumbnail(image.image, image.caption)
     references = "".join(f"<li>{escape(text)}</li>" for text in image.references)
     return (

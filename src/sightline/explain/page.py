@@ -20,7 +20,7 @@ from sightline.errors import ConfigError
 from sightline.explain.heatmap import COLOUR, COLOUR_MAP, HIGHEST, SPREAD, scaled
 from sightline.io.files import printable
 from sightline.io.html import jpeg_url, render_html
-from sightline.types import Caption, Word
+from sightline.types import UNSURE, Caption, Word
 
 if TYPE_CHECKING:
     from sightline.explain.explanation import Explanation
@@ -98,7 +98,7 @@ def _words(caption: Caption) -> str:
     if not buttons:
         return "No words."
     buttons[-1] = f'<span class="last">{buttons[-1]}.</span>'  # or the full stop may have a line to itself
-    return ('<span class="unsure">unsure: </span>' if caption.unsure else "") + " ".join(buttons)
+    return (f'<span class="unsure">{UNSURE}: </span>' if caption.unsure else "") + " ".join(buttons)
 
 
 def _tools(caption: Caption) -> str:

@@ -21,9 +21,9 @@ from sightline.errors import CheckpointError, install_command
 from sightline.io.files import cause, write_atomically, writing
 from sightline.nn.checkpoint import read_tensors, save_tensors
 from sightline.training.optimization import AveragedWeights, Schedule
+from sightline.types import METRIC_NAMES
 
 log = logging.getLogger("sightline.training")
-NAMES = {"cider": "CIDEr-D", "bleu_4": "BLEU-4", "bleu_1": "BLEU-1", "rouge_l": "ROUGE-L"}
 
 
 def save_state(
@@ -153,12 +153,12 @@ def epoch_line(record: dict[str, Any]) -> str:
         "false objects": ("train_false_objects", "{:.3f}"),
         "val": ("val_nll", "{:.3f}"),
         "per char": ("val_nll_per_character", "{:.3f}"),
-        NAMES["cider"]: ("cider", "{:.1f}"),
-        NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
+        METRIC_NAMES["cider"]: ("cider", "{:.1f}"),
+        METRIC_NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
     }
     # Scores as in the tables
-    shown_values = {key: 100 * value if key in NAMES else value for key, value in record.items()}
+    shown_values = {key: 100 * value if key in METRIC_NAMES else value for key, value in record.items()}
     parts = [f"{label} {form.format(shown_values[key])}" for label, (key, form) in shown.items() if key in shown_values]
     for source, scores in record.get("sources", {}).items():
         parts.append(f"{source} {100 * scores['cider']:.1f}")
@@ -166,7 +166,7 @@ def epoch_line(record: dict[str, Any]) -> str:
 
 
 def scores_line(scores: dict[str, float]) -> str:
-    return "val " + ", ".join(f"{NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
+    return "val " + ", ".join(f"{METRIC_NAMES[name]} {100 * scores[name]:.1f}" for name in ("cider", "bleu_4"))
 
 
 def passed(start: dict[str, float], best: dict[str, Any], metric: str) -> bool:
@@ -177,10 +177,10 @@ def passed(start: dict[str, float], best: dict[str, Any], metric: str) -> bool:
 
 def gain(start: dict[str, float], best: dict[str, Any], metric: str) -> str:
     name = "cider" if metric == "loss" else metric
-    before, after = f"{100 * start[name]:.1f}", f"{100 * best[name]:.1f}"
+    before, after = f"{100 * start[name]:.1f}", f"val {METRIC_NAMES[name]} {100 * best[name]:.1f}"
     if passed(start, best, metric):
-        return f"val {NAMES[name]} {after}, the model it started from {before}"
-    return f"no epoch was better than the model it started from: val {NAMES[name]} {after} at best, {before} before"
+        return f"{after}, the model it started from {before}"
+    return f"no epoch was better than the model it started from: {after} at best, {before} before"
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
