@@ -146,6 +146,10 @@ class Captioner:
             )
         return chosen
 
+    def max_length(self, tokens: int) -> int:
+        """The option ``max_length`` for captions of at most so many tokens, as other libraries count: without start."""
+        return min(max(tokens + 1, 3), self.tokenizer.max_length)
+
     # -- the whole pipeline -------------------------------------------------------------------------------------------
 
     @overload

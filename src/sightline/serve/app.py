@@ -19,7 +19,7 @@ from starlette.responses import Response
 from sightline import __version__
 from sightline.errors import ConfigError, ImageError
 from sightline.explain import Explanation
-from sightline.serve import schemas
+from sightline.serve import compatible, schemas
 from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
 from sightline.serve.middleware import (
@@ -48,7 +48,9 @@ curl -F photos=@dog.jpg -F beam=5 http://127.0.0.1:8000/v1/caption
 
 printf '{"photos": ["%s"]}' "$(base64 -w0 dog.jpg)" |
   curl -H 'Content-Type: application/json' -d @- http://127.0.0.1:8000/v1/caption
-```"""
+```
+
+Clients of OpenAI's and of Ollama's API can use this server, too: they need only its address."""
 
 Value = TypeVar("Value")
 
@@ -118,15 +120,31 @@ class Service:
         self.pool = ThreadPoolExecutor(PHOTO_THREADS, "sightline-photos")
 
     async def answer(self, request: Request, explain: bool) -> Response:
-        """From a request to its captions or explanations, within the limits and until the client disconnects."""
+        """From a request to its captions or explanations."""
+
+        async def read(hold: Hold) -> Upload:
+            return await self.read(request, explain, hold)
+
+        async def work(upload: Upload) -> Response:
+            return await self.caption(upload, explain)
+
+        return await self.limited(request, read, work)
+
+    async def limited(
+        self,
+        request: Request,
+        read: Callable[[Hold], Coroutine[Any, Any, Upload]],
+        work: Callable[[Upload], Coroutine[Any, Any, Response]],
+    ) -> Response:
+        """Read a request and work on it, within the limits and until the client disconnects."""
         with self.slots.request() as hold:
             arrived = False
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    upload = await self.read(request, explain, hold)
+                    upload = await read(hold)
                     arrived = True
                     hold.add_photos(len(upload.photos))
-                    return await unless_disconnected(request, self.caption(upload, explain))
+                    return await unless_disconnected(request, work(upload))
             except TimeoutError:
                 seconds = f"{self.settings.timeout:g} seconds"
                 if not arrived:
@@ -153,25 +171,23 @@ class Service:
             return await self.in_pool(read_json, body, model, settings.max_photos)
         raise HTTPException(415, f"the content type is {kind or 'missing'!r}: send {ACCEPTED}")
 
-    def query(self, options: dict[str, Any], explain: bool = False) -> Query:
-        try:
-            return self.work.query(options, explain)
-        except ConfigError as error:
-            raise HTTPException(422, str(error)) from None
-
-    async def caption(self, upload: Upload, explain: bool) -> dict[str, Any]:
-        """The response: one photo that cannot be read is an HTTP error, one of several has an error of its own."""
-        query = self.query(upload.options, explain)
-        outcomes = await gather(
-            self.caption_one(data, name, query) for data, name in zip(upload.photos, upload.names)
-        )  # fmt: skip
+    async def caption(self, upload: Upload, explain: bool) -> Response:
+        """One photo that cannot be read is an HTTP error, one of several has an error of its own."""
+        outcomes = await self.outcomes(upload, explain)
         if len(outcomes) == 1 and isinstance(outcomes[0], ImageError):
             raise HTTPException(422, str(outcomes[0]))
         rows = [await self.row(outcome, name, explain) for outcome, name in zip(outcomes, upload.names)]
-        return {"explanations" if explain else "captions": rows}
+        return AsciiJSON({"explanations" if explain else "captions": rows})
+
+    async def outcomes(self, upload: Upload, explain: bool = False) -> list[Explanation | ImageError]:
+        """For each photo what the model makes of it, or why it cannot be opened, which costs the others nothing."""
+        try:
+            query = self.work.query(upload.options, explain)
+        except ConfigError as error:
+            raise HTTPException(422, str(error)) from None
+        return await gather(self.caption_one(data, name, query) for data, name in zip(upload.photos, upload.names))
 
     async def caption_one(self, photo: bytes | ImageError, name: str, query: Query) -> Explanation | ImageError:
-        """What the model makes of one photo, or why it cannot be opened, which costs the other photos nothing."""
         if isinstance(photo, ImageError):
             return photo
         try:
@@ -195,14 +211,14 @@ class Disconnected(Exception):
     """The client closed the connection before its response was ready."""
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-    """The response of ``work``; if the client disconnects first, the work is cancelled at once."""
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The result of ``work``; if the client disconnects first, the work is cancelled at once."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise Disconnected
-        return AsciiJSON(working.result())
+        return working.result()
     finally:
         await _cancel([working, waiting])
 
@@ -229,7 +245,9 @@ async def _disconnect(request: Request) -> None:
 
 def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserModel | None = None) -> FastAPI:
     """The app around one model, shown as ``name``; ``page`` is the model that the page runs in the browser."""
-    paths = frozenset({"/", "/v1/caption", "/v1/explain", "/healthz", "/metrics", "/docs", "/openapi.json"})
+    paths = frozenset(
+        {"/", "/v1/caption", "/v1/explain", "/healthz", "/metrics", "/docs", "/openapi.json", *compatible.PATHS}
+    )
     service = Service(work, settings, paths)
     defaults = {path: work.query({}, path == "/v1/explain").options for path in schemas.BODIES}
 
@@ -285,6 +303,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
     async def openapi() -> Response:
         return AsciiJSON(document)
 
+    compatible.Compatible(app, service, name)
     site = Site(app, page or BrowserModel())
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_middleware(AccessControl, settings=settings, metrics=service.metrics)
@@ -301,4 +320,4 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.detail == responses[error.status_code]:  # from Starlette, which found no route or no file
         error.detail = ERRORS.get(error.status_code, error.detail)
-    return error_response(error)
+    return error_response(error, request.url.path)

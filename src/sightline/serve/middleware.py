@@ -33,7 +33,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
-PROTECTED = ("/v1/", "/metrics")  # what needs the token; the page, its files and /healthz do not
+PROTECTED = ("/v1/", "/api/", "/metrics")  # what needs the token; the page, its files and /healthz do not
+OPENAI = ("/v1/chat/", "/v1/responses", "/v1/models")  # paths whose errors have OpenAI's form
+ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 NOT_FOUND = "there is nothing here: / has the page, /docs the API"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -53,9 +55,15 @@ class AsciiJSON(JSONResponse):
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def error_response(error: HTTPException) -> Response:
-    """Every error is ``{"error": "what happened, which value, what to do"}``."""
-    return AsciiJSON({"error": error.detail}, error.status_code, error.headers)
+def error_response(error: HTTPException, path: str) -> Response:
+    """Every error is ``{"error": "what happened, which value, what to do"}``; for OpenAI's clients it is an object."""
+    content: Any = error.detail
+    if path.startswith(OPENAI):
+        kind = ERROR_TYPES.get(
+            error.status_code, "server_error" if error.status_code >= 500 else "invalid_request_error"
+        )
+        content = {"message": error.detail, "type": kind, "param": None, "code": None}
+    return AsciiJSON({"error": content}, error.status_code, error.headers)
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -143,12 +151,12 @@ class AccessControl:
             self.check(scope["path"], Headers(scope=scope))
             await self.app(scope, receive, send_and_note)
         except HTTPException as error:
-            await error_response(error)(scope, receive, send_and_note)
+            await error_response(error, scope["path"])(scope, receive, send_and_note)
         except Exception:
             log.exception("a request failed")
             if not status:
                 failure = HTTPException(500, "the server failed: its log says why")
-                await error_response(failure)(scope, receive, send_and_note)
+                await error_response(failure, scope["path"])(scope, receive, send_and_note)
         finally:
             self.metrics.observe_request(scope["path"], status, time.perf_counter() - began)
 

@@ -142,11 +142,14 @@ def read_json(body: bytes, model: type[Photos], max_photos: int) -> Upload:
         raise HTTPException(400 if not_json else 422, error_line(error, model)) from None
     if len(parsed.photos) > max_photos:
         raise too_many_photos(max_photos)
-    photos = [_from_base64(text, number) for number, text in enumerate(parsed.photos, 1)]
+    photos = [decode_photo(text, number) for number, text in enumerate(parsed.photos, 1)]
     return Upload(photos, [""] * len(photos), parsed.model_dump(exclude_unset=True, exclude={"photos"}))
 
 
-def _from_base64(text: str, number: int) -> bytes | ImageError:
+def decode_photo(text: str, number: int) -> bytes | ImageError:
+    """A photo given as base64 or as a ``data:`` URL; no other URL is fetched."""
+    if "://" in text[:20]:
+        return ImageError(f"photo {number} is a URL, and this server fetches none: send the photo itself as base64")
     if text.startswith("data:"):
         kind, _, text = text.partition(",")
         if not kind.endswith(";base64"):
