@@ -14,13 +14,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sightline import explain
     from sightline.engine.captioner import Captioner, load
+    from sightline.engine.pipeline import pipeline
     from sightline.errors import SightlineError
     from sightline.evaluation.scoring import evaluate
     from sightline.training.trainer import train
     from sightline.types import Caption, Failure, Word
 
 __version__ = "0.1.0"
-__all__ = ["Caption", "Captioner", "Failure", "SightlineError", "Word", "evaluate", "explain", "load", "train"]
+__all__ = [
+    "Caption",
+    "Captioner",
+    "Failure",
+    "SightlineError",
+    "Word",
+    "evaluate",
+    "explain",
+    "load",
+    "pipeline",
+    "train",
+]
 
 _HOMES = {  # where each public name is defined; `explain` is a module of its own
     "Caption": "types",
@@ -29,6 +41,7 @@ _HOMES = {  # where each public name is defined; `explain` is a module of its ow
     "SightlineError": "errors",
     "Captioner": "engine.captioner",
     "load": "engine.captioner",
+    "pipeline": "engine.pipeline",
     "evaluate": "evaluation",
     "train": "training.trainer",
 }
