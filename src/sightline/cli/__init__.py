@@ -46,8 +46,16 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and every warning.")] = False,
+    install_man: Annotated[bool, typer.Option("--install-man", help="Install the manual page for `man`.")] = False,
+    show_man: Annotated[bool, typer.Option("--show-man", help="Print the manual page, in roff.")] = False,
 ) -> None:
     """Caption photos, and show which regions each word attends to."""
+    if install_man or show_man:
+        from sightline.cli.manual import install_manual, manual_page
+
+        shown = manual_page(context) if show_man else f"manual page installed in {printable(install_manual(context))}"
+        typer.echo(shown)
+        raise typer.Exit
     if version:
         typer.echo(f"sightline {__version__}")
         raise typer.Exit
