@@ -4,9 +4,10 @@
     nice python .ci/mutation.py --size 120 --seed 1     # a stopped run goes on where it was
     nice python .ci/mutation.py --again                 # after writing a test: runs the survivors once more
 
-Works in a temporary copy of the last commit. The unchanged code has to pass every test, and a module that cannot be
-imported has to fail them, before a mutant counts. Each mutant runs in a fork of this process, which has imported torch
-but nothing of sightline, so that the tests import the mutated file. Outcomes:
+Works in a temporary copy of the last commit. The unchanged code has to pass a module's tests before a mutant of it
+counts, and where all mutants of a module survive, its tests have to fail when it cannot be imported. Each mutant runs
+in a fork of this process, which has imported torch but nothing of sightline: the tests import the mutated file.
+Outcomes:
 
 - killed: pytest reports a failed test (exit code 1);
 - timeout: the tests take more than five times their usual processor time, or wait for ten minutes;
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import gc
 import hashlib
 import importlib
 import io
@@ -53,6 +55,7 @@ LEFT_OUT = re.compile(r"evaluation/metrics/(ptb|meteor)")
 
 # The tests of a module: those of the first entry with which its path starts.
 TESTS = {
+    "decoding/options": "test_decoding test_checkpoint_refused test_captioner test_cli_caption",
     "decoding": "test_decoding test_captioner test_retrieval test_cli_caption",
     "training/objectives": "test_objectives test_distillation",
     "evaluation/metrics/chair": "metrics/test_chair test_evaluate",
@@ -124,6 +127,7 @@ def draw(package: Path, size: int, seed: int) -> tuple[list[Mutant], int]:
         every += rng.sample(found, len(found))
     size, start = min(size, len(every)), rng.random()
     drawn = [every[int((index + start) * len(every) / size)] for index in range(size)]
+    rng.shuffle(drawn)  # so that the beginning of a run is a fair sample, too
     return drawn, len(every)
 
 
@@ -173,20 +177,38 @@ def run_tests(copy: Path, tests: str, limit: float, log: Path) -> Outcome:
     return Outcome({0: "survived", 1: "killed"}.get(os.WEXITSTATUS(status), "error"), seconds)
 
 
-def check_tests(copy: Path, modules: list[str], log: Path) -> dict[str, float]:
-    """Seconds that each set of tests takes without a mutant. Refuses tests that fail, or do not import their module."""
-    seconds = {}
-    for tests in dict.fromkeys(map(tests_of, modules)):
+class Results:
+    """The finished runs, one JSON line each; the last line of a key counts."""
+
+    def __init__(self, file: Path, commit: str) -> None:
+        self.file, self.commit = file, commit
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.outcomes = {row["key"]: Outcome(row["outcome"], row["seconds"]) for row in map(json.loads, lines)}
+
+    def add(self, key: str, outcome: Outcome) -> None:
+        self.outcomes[key] = outcome
+        row = {"key": key, "outcome": outcome.name, "seconds": round(outcome.seconds, 1), "commit": self.commit}
+        with self.file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def usual_seconds(copy: Path, tests: str, results: Results, log: Path) -> float:
+    """Processor time of the tests without a mutant, measured once for each commit. Refuses tests that fail."""
+    key = f"{results.commit} {tests}"
+    if key not in results.outcomes:
         outcome = run_tests(copy, tests, WAIT, log)
         if outcome.name != "survived":
             sys.exit(f"{log.read_text()[-3000:]}\n{tests}: {outcome.name} without a mutant")
-        seconds[tests] = outcome.seconds
-        print(f"{outcome.seconds:4.0f} s  {tests}", flush=True)
-    for module in modules:
-        with changed(copy / "src/sightline" / module, "raise RuntimeError"):
-            if run_tests(copy, tests_of(module), WAIT, log).name == "survived":
-                sys.exit(f"{tests_of(module)}: passes though {module} cannot be imported")
-    return seconds
+        results.add(key, outcome)
+        print(f"{outcome.seconds:.0f} s without a mutant: {tests}", flush=True)
+    return results.outcomes[key].seconds
+
+
+def check_import(copy: Path, module: str, log: Path) -> None:
+    """Refuse survivors of a module whose tests do not even notice that it cannot be imported."""
+    with changed(copy / "src/sightline" / module, "raise RuntimeError"):
+        if run_tests(copy, tests_of(module), WAIT, log).name == "survived":
+            sys.exit(f"{tests_of(module)}: passes though {module} cannot be imported")
 
 
 @contextlib.contextmanager
@@ -212,44 +234,50 @@ def main() -> None:
     parser.add_argument("--log", type=Path, default=ROOT / "runs/mutation.jsonl", help="one line per finished mutant")
     options = parser.parse_args()
     options.log.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in options.log.read_text().splitlines()] if options.log.exists() else []
-    done = {row["key"]: row["outcome"] for row in rows}  # the last line of a mutant counts
     os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "SIGHTLINE_SHARED": os.devnull}
     for name in WARM:
         importlib.import_module(name)
     assert "sightline" not in sys.modules
+    gc.freeze()  # a collection in a fork would copy every page of this process
 
     with tempfile.TemporaryDirectory() as folder:
         copy, log = Path(folder, "sightline"), Path(folder, "pytest.log")
         with tarfile.open(fileobj=io.BytesIO(git("archive", "HEAD"))) as file:
             file.extractall(copy, filter="data")
         os.environ["PYTHONPATH"] = str(copy / "src")  # for tests that start processes
-        commit = git("rev-parse", "--short", "HEAD").decode().strip()
+        results = Results(options.log, git("rev-parse", "--short", "HEAD").decode().strip())
         drawn, total = draw(copy / "src/sightline", options.size, options.seed)
-        print(f"commit {commit}: {len(drawn)} of {total} mutants, seed {options.seed}", flush=True)
-
+        print(f"commit {results.commit}: {len(drawn)} of {total} mutants, seed {options.seed}", flush=True)
         work = {}
         for mutant in drawn:
             source = mutant.apply((copy / "src/sightline" / mutant.module).read_text(encoding="utf-8"))
             work[f"{mutant} {hashlib.sha256(source.encode()).hexdigest()[:8]}"] = (mutant, source)
-        waiting = [key for key in work if done.get(key) in ({None, "survived", "error"} if options.again else {None})]
-        seconds = check_tests(copy, sorted({work[key][0].module for key in waiting}), log)
-        for key in waiting:
-            mutant, source = work[key]
-            tests = tests_of(mutant.module)
-            with changed(copy / "src/sightline" / mutant.module, source):
-                outcome = run_tests(copy, tests, 10 + 5 * seconds[tests], log)
-            done[key] = outcome.name
-            print(f"{outcome.name:9}{mutant}", flush=True)
-            if outcome.name == "error":
-                print(log.read_text()[-1000:], flush=True)
-            with options.log.open("a") as file:
-                file.write(json.dumps({"key": key, "outcome": outcome.name, "commit": commit}) + "\n")
+        with contextlib.suppress(KeyboardInterrupt):
+            run_mutants(copy, work, results, options.again, log)
+        outcomes = {key: results.outcomes[key].name for key in work if key in results.outcomes}
+        proven = {work[key][0].module for key, name in outcomes.items() if name == "killed"}
+        for module in sorted({work[key][0].module for key, name in outcomes.items() if name == "survived"} - proven):
+            check_import(copy, module, log)
 
-    print(*(f"{name} {count}" for name, count in Counter(done[key] for key in work).most_common()), sep=", ")
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(outcomes.values()).most_common())
+    print(f"{len(outcomes)} of {len(work)} mutants run: {counts}")
     for key, (mutant, source) in work.items():
-        if done[key] in ("survived", "error"):
-            print(f"{done[key]}: {mutant}\n    {source.splitlines()[mutant.line - 1].strip()}")
+        if outcomes.get(key) in ("survived", "error"):
+            print(f"{outcomes[key]}: {mutant}\n    {source.splitlines()[mutant.line - 1].strip()}")
+
+
+def run_mutants(copy: Path, work: dict[str, tuple[Mutant, str]], results: Results, again: bool, log: Path) -> None:
+    for key, (mutant, source) in work.items():
+        if key in results.outcomes and not (again and results.outcomes[key].name in ("survived", "error")):
+            continue
+        tests = tests_of(mutant.module)
+        limit = 10 + 5 * usual_seconds(copy, tests, results, log)
+        with changed(copy / "src/sightline" / mutant.module, source):
+            outcome = run_tests(copy, tests, limit, log)
+        results.add(key, outcome)
+        print(f"{outcome.name:9}{mutant}", flush=True)
+        if outcome.name == "error":
+            print(log.read_text()[-1000:], flush=True)
 
 
 if __name__ == "__main__":

@@ -426,12 +426,17 @@ def test_all_conflicts_are_reported_at_once():
         {"length_penalty": float("nan")}, {"max_length": 2}, {"min_length": -1}, {"no_repeat_ngram": -1},
         {"sample": 1}, {"sample": True, "temperature": 0.0}, {"sample": True, "temperature": float("nan")},
         {"sample": True, "top_p": 1.5}, {"sample": True, "top_k": -1}, {"top_k": 5}, {"candidates": 0},
-        {"alternatives": -1},
+        {"alternatives": -1}, {"seed": 2**63}, {"seed": -(2**63)},
     ],
 )  # fmt: skip
 def test_impossible_options_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(reversed(wrong))):
         DecodingOptions(**wrong)
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, 1 - 2**63])
+def test_a_seed_may_be_any_number_of_64_bits(seed):
+    assert DecodingOptions(sample=True, seed=seed).seed == seed
 
 
 def test_a_sure_long_caption_is_not_lost_to_short_bad_ones_that_end_first():
