@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_chances_follow_the_published_formulas() -> None:
 @pytest.mark.parametrize(
     ("limit", "unsure_below", "unsure", "reason"),
     [
-        (1.0, 0.0, False, "28% confidence"),
+        (1.0, 0.0, False, "doubtful: 28% confidence"),
         (0.001, 0.0, True, "unsure: unlike the photos it was trained on"),
         (1.0, 0.5, True, "unsure: 28% confidence"),
     ],
@@ -86,6 +87,18 @@ def test_a_strange_photo_or_a_doubtful_caption_is_marked(
     told = caption.as_dict()
     assert (told["caption"], told["calibrated"], told["unsure"]) == ("a dog barks", True, unsure)
     assert set(told["words"][0]) == {"text", "probability", "confidence"}
+
+
+@pytest.mark.parametrize(
+    ("confidence", "level"),
+    [(1.0, "sure"), (0.8, "sure"), (0.79, "likely"), (0.5, "likely"), (0.49, "doubtful"), (0.0, "doubtful")],
+)
+def test_a_confidence_has_a_word(confidence: float, level: str) -> None:
+    caption = a_dog(calibrated=confidence)
+    assert caption.level == level
+    assert caption.certainty() == f"{level}: {confidence:.0%} confidence"
+    assert replace(caption, unsure=True).level == "unsure"
+    assert (a_dog().level, a_dog().words[0].level) == ("", "")
 
 
 def test_a_caption_nobody_calibrated_is_as_before_and_says_so() -> None:
@@ -220,7 +233,7 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     page = explanation.page()
     assert "unsure: </span><button" in page
     assert "unsure: unlike the photos it was trained on" in page
-    assert "% confidence</p>" in page, "each word has its own"
+    assert page.count('class="level" data-level=') == len(explanation.caption.words), "each word has its own"
     explanation.save(tmp_path / "explained.png")
     pytest.importorskip("fastapi")
     from sightline.serve.schemas import CaptionOut, ExplanationOut

@@ -1,4 +1,4 @@
-"""Sightline captions photos, and shows for each word which part of the photo it came from.
+"""Sightline captions photos, and shows for each word which part of the photo the model attended to.
 
 >>> import sightline
 >>> captioner = sightline.load()

@@ -7,10 +7,12 @@ The K captions of one photo are adjacent: row ``b * K + k`` of any (B*K, ...) te
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
@@ -57,6 +59,15 @@ class DecoderOutput:
     extras: dict[str, Tensor] = field(default_factory=dict)  # e.g. gate (B*K, T), location_log_prob, location_entropy
 
 
+# Words for a calibrated confidence, from the highest to the lowest, each with its smallest value; web/ reads it, too.
+LEVELS: dict[str, float] = json.loads((Path(__file__).parent / "io" / "levels.json").read_text(encoding="utf-8"))
+
+
+def level_of(calibrated: float | None) -> str:
+    """``sure``, ``likely`` or ``doubtful``; empty where there is no calibrated confidence."""
+    return "" if calibrated is None else next(name for name, least in LEVELS.items() if calibrated >= least)
+
+
 @dataclass(frozen=True)
 class Word:
     """One word of a caption: its probability, and the grid cells it attends to."""
@@ -72,6 +83,11 @@ class Word:
     def confidence(self) -> float:
         """The calibrated probability, or else the decoder's."""
         return self.probability if self.calibrated is None else self.calibrated
+
+    @property
+    def level(self) -> str:
+        """The calibrated confidence as a word; empty where the model is not calibrated."""
+        return level_of(self.calibrated)
 
     def as_dict(self) -> dict[str, Any]:
         fields = {"text": self.text, "probability": round(self.probability, 4)}
@@ -121,6 +137,11 @@ class Caption:
         """Between 0 and 1: the calibrated probability that the caption is right, or else its likelihood."""
         return self.likelihood if self.calibrated is None else self.calibrated
 
+    @property
+    def level(self) -> str:
+        """The calibrated confidence as a word; ``unsure`` where it is not to be relied on."""
+        return UNSURE if self.unsure else level_of(self.calibrated)
+
     def sentence(self) -> str:
         """For a person to read: a capital letter and a full stop; or "unsure: …" where it is not to be relied on."""
         text = self.text.strip(" .")
@@ -148,10 +169,10 @@ class Caption:
     def certainty(self) -> str:
         """A few words for a person on how far to rely on it."""
         text = f"{self.confidence:.0%} confidence" + (", uncalibrated" if self.calibrated is None else "")
-        if self.unsure:
-            is_outlier = self.ood_score is not None and self.ood_score > 1
-            text = f"{UNSURE}: {'unlike the photos it was trained on' if is_outlier else text}"
-        return text + ("" if self.finished else ", cut at the greatest length")
+        if self.unsure and self.ood_score is not None and self.ood_score > 1:
+            text = "unlike the photos it was trained on"
+        text = f"{self.level}: {text}" if self.level else text
+        return text if self.finished else f"{text}, cut at the greatest length"
 
     def overlay(self) -> Image:
         """One picture: the photo with the sentence, and for each word its attention as a heat map."""

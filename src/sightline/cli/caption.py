@@ -1,4 +1,4 @@
-"""``sightline caption``: photos in, sentences out; ``explain``: where each word of one photo's caption came from."""
+"""``sightline caption``: photos in, sentences out; ``explain``: what the model looked at while writing each word."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def explain(
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Show where each word of a photo's caption came from. The page has up to five captions to choose from."""
+    """Show what the model looked at while writing each word of a photo's caption. The page has up to five captions."""
     source, target = _files(photo, output)
     options = decoding_options(settings, beam=beam, candidates=candidates)
 

@@ -1,4 +1,6 @@
-"""Where each word of a caption came from, as a picture or a page. `import sightline` makes this module available.
+"""What the model attended to for each word of a caption, as a picture or a page.
+
+`import sightline` makes this module available.
 
 >>> captioner.caption("dog.jpg").overlay().save("dog-explained.png")
 >>> sightline.explain.explain(captioner, "dog.jpg").save("dog-explained.html")

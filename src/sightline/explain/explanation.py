@@ -92,7 +92,7 @@ class Explanation:
 
 
 def explain(captioner: Captioner, source: ImageSource, occlusion: bool = False, **options: Any) -> Explanation:
-    """Caption one photo and find where each word came from; ``options`` are `DecodingOptions`.
+    """Caption one photo and find what the model attended to for each word; ``options`` are `DecodingOptions`.
 
     The map is the model's attention; without one, or with ``occlusion``, it is found by hiding patches of the photo.
     """

@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 WEB = Path(__file__).parent / "web"
 LEGENDS = {
-    "attention": "Bright is where the model attends when it chooses the word: its attention, smoothed to the photo.",
-    "occlusion": "Bright is where the word came from: hiding that part of the photo makes the word less likely.",
+    "attention": "Bright is what the model looked at while writing the word: its attention, smoothed to the photo. "
+    "That is a hint, not a proof, of what made it choose the word.",
+    "occlusion": "Bright is where hiding the photo makes the word less likely.",
 }
 GATE = " The gate says how much the photo, rather than the words before, decided the word."
+CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out."
 END = "(the end)"
+LEAST = 0.01  # of a probability that is shown
 
 
 def render(explanation: Explanation) -> str:
@@ -50,10 +53,15 @@ def render(explanation: Explanation) -> str:
         ratio=f"{photo.width / photo.height:.4f}",
         name=escape(printable(Path(caption.source).name)),
         words=_words(caption),
+        level=caption.level,
         confidence=f"{caption.confidence:.3f}",
         certainty=escape(caption.certainty()),
+        meaning=_meaning(caption),
         tools=_tools(caption),
-        hint="Select a word to see its heat map and its alternatives." if caption.words else "The caption is empty.",
+        hint="Select a word to see what the model looked at while writing it, and its alternatives. "
+        "The line under a word is its confidence."
+        if caption.words
+        else "The caption is empty.",
         panels="".join(map(_panel, caption.words)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
@@ -101,6 +109,18 @@ def _words(caption: Caption) -> str:
     return (f'<span class="unsure">{UNSURE}: </span>' if caption.unsure else "") + " ".join(buttons)
 
 
+def _meaning(caption: Caption) -> str:
+    """The confidence in one sentence."""
+    if caption.calibrated is None:
+        return "The model’s own estimate, which has not been compared with people’s captions."
+    if caption.ood_score is not None and caption.ood_score > 1:
+        return "The photo is unlike those the model was trained on: do not rely on this caption."
+    return (
+        f"Of 100 captions with this confidence, about {100 * caption.confidence:.0f} are right: "
+        "people use most of their words for the photo, too."
+    )
+
+
 def _tools(caption: Caption) -> str:
     if not caption.words:
         return ""
@@ -109,14 +129,18 @@ def _tools(caption: Caption) -> str:
 
 
 def _panel(word: Word) -> str:
-    facts = f"{word.probability:.0%} probability" + ("" if word.gate is None else f" · gate β {word.gate:.2f}")
-    facts += "" if word.calibrated is None else f" · {word.calibrated:.0%} confidence"
-    alternatives = _ranking("ranking", ((_shown(text), share) for text, share in word.alternatives))
-    title = '<h3 class="label">Alternatives</h3>' if alternatives else ""
+    """The word and its alternatives, all with the model's probability; the calibrated confidence is said in words."""
+    facts = " · ".join([*([word.level] if word.level else []), *_gate(word)])
+    level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""
+    choices = [(word.text, word.probability), *((_shown(text), share) for text, share in word.alternatives)]
     return (
-        f'<section class="panel" hidden><h2>{escape(word.text)}</h2><p class="facts">{facts}</p>'
-        f"{title}{alternatives}</section>\n"
+        f'<section class="panel" hidden><h2>{escape(word.text)}</h2>{level}<h3 class="label">Alternatives</h3>'
+        f'{_ranking("ranking", choices, chosen=word.text)}<p class="quiet">{CHOICES}</p></section>\n'
     )
+
+
+def _gate(word: Word) -> list[str]:
+    return [] if word.gate is None else [f"gate β {word.gate:.2f}"]
 
 
 def _others(caption: Caption) -> str:
@@ -126,11 +150,14 @@ def _others(caption: Caption) -> str:
     return f'<h3 class="label">Other candidates</h3>{rows}\n' if rows else ""
 
 
-def _ranking(name: str, entries: Iterable[tuple[str, float]]) -> str:
+def _ranking(name: str, entries: Iterable[tuple[str, float]], chosen: str | None = None) -> str:
+    """In the order of the numbers; those below 1% are left out, except the chosen one's."""
     rows = [
-        f'<li><span>{escape(text)}</span><span class="bar" style="--share:{share:.3f}"></span>'
-        f'<span class="number">{"&lt;1%" if share < 0.005 else f"{share:.0%}"}</span></li>'
-        for text, share in entries
+        f"<li{' class=chosen' if text == chosen else ''}><span>{escape(text)}</span>"
+        f'<span class="bar" style="--share:{share:.3f}"></span>'
+        f'<span class="number">{"&lt;1%" if share < LEAST else f"{share:.0%}"}</span></li>'
+        for text, share in sorted(entries, key=lambda entry: -entry[1])
+        if share >= LEAST or text == chosen
     ]
     return f'<ol class="{name}">{"".join(rows)}</ol>' if rows else ""
 

@@ -19,7 +19,7 @@ ROW_GAP = 36
 CORNER = 10
 PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116), (232, 229, 222), (222, 148, 38)
 
-ATTENTION = "Bright: where the model attends for the word"
+ATTENTION = "Bright: what the model looked at while writing the word"
 OCCLUSION = "Bright: where hiding the photo makes the word less likely"
 BAR = "Bar: confidence in the word"
 

@@ -41,7 +41,8 @@ DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this c
 ERRORS = {404: NOT_FOUND, 405: "not with this method: see /docs"}
 
 DESCRIPTION = """\
-Describes photos in one sentence, and shows where each word came from. Send a form with files, or JSON with base64:
+Describes photos in one sentence, and shows what the model looked at for each word. Send a form with files, or JSON
+with base64:
 
 ```sh
 curl -F photos=@dog.jpg -F beam=5 http://127.0.0.1:8000/v1/caption
