@@ -39,7 +39,7 @@ def test_the_built_page_is_of_these_sources() -> None:
         pytest.skip("the page's sources are not here: this is no clone of the repository")
     named = [WEB / name for name in ("index.html", "package-lock.json", "sw.js", "vite.config.ts")]
     digest = hashlib.sha256()
-    named.append(WEB / "../src/sightline/io/page.css")  # shared with the pages that Python writes
+    named += [WEB / "../src/sightline/io" / name for name in ("page.css", "levels.json")]  # shared with Python
     for path in [*named, *walk(WEB / "public"), *walk(WEB / "src")]:
         digest.update(f"{path.relative_to(WEB).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     built = json.loads((PAGE / "build.json").read_text())

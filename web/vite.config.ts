@@ -8,6 +8,7 @@ import { defineConfig, type Plugin } from "vite";
 
 const here = import.meta.dirname, out = join(here, "../src/sightline/serve/page");
 const stylesheet = join(here, "../src/sightline/io/page.css"); // shared with the pages that Python writes
+const levels = join(here, "../src/sightline/io/levels.json"); // the words for a confidence, shared with Python
 const ort = join(here, "node_modules/onnxruntime-web");
 const version = JSON.parse(readFileSync(join(ort, "package.json"), "utf8")).version;
 // The smallest build of ONNX Runtime: no WebGPU. Gzipped, a quarter of the size: the page gunzips it, so that no server needs to know about encodings.
@@ -65,7 +66,7 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 `;
 
 function licences(): string {
-  return `ONNX Runtime ${version} (assets/ort-*), MIT\nCopyright (c) Microsoft Corporation\n\n${MIT}`;
+  return `ONNX Runtime ${version} (assets/ort-*), MIT\nCopyright (c) Microsoft Corporation\n\nclient-zip (in assets/index-*), MIT\nCopyright 2020 David Junger\n\n${MIT}`;
 }
 
 /** Swagger UI for the server's /docs, unchanged, in a folder of its own: a static copy of the page does not need it. */
@@ -95,7 +96,7 @@ function offline(): Plugin {
       const script = readFileSync(join(here, "sw.js"), "utf8");
       writeFileSync(join(out, "sw.js"), script.replace("__VERSION__", digest(files, out).slice(0, 16)).replace("__FILES__", JSON.stringify(list)));
       const sources = ["index.html", "package-lock.json", "sw.js", "vite.config.ts"].map((name) => join(here, name));
-      const all = [...sources, stylesheet, ...walk(join(here, "public")), ...walk(join(here, "src"))];
+      const all = [...sources, stylesheet, levels, ...walk(join(here, "public")), ...walk(join(here, "src"))];
       writeFileSync(join(out, "build.json"), `${JSON.stringify({ sources: digest(all, here) })}\n`);
     },
   };

@@ -1,5 +1,15 @@
 // Calibrated confidence of a caption and its words, and the OOD score of a photo: the arithmetic of docs/confidence.md.
 
+import limits from "../../src/sightline/io/levels.json";
+
+/** A calibrated confidence as a word, as `Caption.level` in src/sightline/types.py; `unsure` is the model's own mark. */
+export type Level = keyof typeof limits | "unsure";
+
+export function levelOf(confidence: number): Level {
+  const names = Object.keys(limits) as (keyof typeof limits)[]; // from the highest to the lowest
+  return names.find((name) => confidence >= limits[name]) ?? names[names.length - 1];
+}
+
 export interface ConfidenceFile {
   format: string;
   words: { intercept: number; slope: number; offsets: Record<string, number>; function_words: string[] };

@@ -9,6 +9,7 @@ import { Sentence } from "./sentence";
 const ROUNDS = 3, START_MS = 2600, WORD_MS = 900, PAUSE_MS = 5000;
 
 export class Demo {
+  private controller = new AbortController();
   private run = 0; // counts starts and stops: a run ends when this is no longer its own number
   private result: CaptionResult | null = null;
   private readonly photo = document.querySelector<HTMLImageElement>("#demo-stage img")!;
@@ -23,7 +24,8 @@ export class Demo {
     const file = await (await fetch(this.photo.src)).blob();
     if (run !== this.run) return;
     this.sentence.clear();
-    this.result ??= await this.engine.caption(file, null, (words, frame) => { if (run === this.run) this.sentence.showPartial(words, frame); });
+    const { signal } = (this.controller = new AbortController());
+    this.result ??= await this.engine.caption(file, null, (words, frame) => { if (run === this.run) this.sentence.showPartial(words, frame); }, signal);
     if (run !== this.run) return;
     this.photo.alt = this.result.sentence;
     await this.sentence.showFinal(this.result.words, this.result.frame, this.result.unsure);
@@ -33,6 +35,7 @@ export class Demo {
 
   stop(): void {
     this.run++;
+    this.controller.abort();
   }
 
   private async showWords(result: CaptionResult, run: number): Promise<void> {

@@ -11,15 +11,30 @@ export function make<Name extends keyof HTMLElementTagNameMap>(kind: Name, name 
   return element;
 }
 
-export const percent = (share: number) => (share < 0.005 ? "under 1%" : `${Math.round(100 * share)}%`);
+export const percent = (share: number) => (share < 0.01 ? "<1%" : `${Math.round(100 * share)}%`);
+/** A caption's bare words with a capital letter and a full stop, as `Caption.description` in src/sightline/types.py. */
+export function asDescription(text: string): string {
+  const trimmed = text.replace(/^[ .]+|[ .]+$/g, "").replace(/\s+/g, " ");
+  return trimmed && `${trimmed[0].toUpperCase()}${trimmed.slice(1)}.`;
+}
+
+/** A message as a sentence: with a capital letter and a full stop. */
+export const asSentence = (text: string) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
+
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 export const wait = (milliseconds: number) => new Promise<void>((done) => setTimeout(done, milliseconds));
 
+/** A line for each entry, in the order of the numbers; those below 1% are left out, except the chosen one's. */
+export function rows(entries: { text: string; share: number; chosen?: boolean }[]): HTMLLIElement[] {
+  return entries.filter(({ share, chosen }) => share >= 0.01 || chosen).sort((one, other) => other.share - one.share)
+    .map(({ text, share, chosen }) => row(text, share, chosen));
+}
+
 /** A line with a bar and a number. */
-export function row(text: string, share: number): HTMLLIElement {
-  const item = make("li"), bar = make("span", "bar");
+function row(text: string, share: number, chosen = false): HTMLLIElement {
+  const item = make("li", chosen ? "chosen" : ""), bar = make("span", "bar");
   bar.style.setProperty("--share", String(share));
   bar.setAttribute("aria-hidden", "true");
-  item.append(make("span", "", text), bar, make("span", "number", share < 0.005 ? "<1%" : percent(share)));
+  item.append(make("span", "", text), bar, make("span", "number", percent(share)));
   return item;
 }

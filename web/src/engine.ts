@@ -1,5 +1,6 @@
 // The two engines that caption a photo for the page: a model in a worker of this browser, or the server.
 
+import { levelOf } from "./confidence";
 import type { Frame } from "./heatmap";
 import type { CaptionResult, FromWorker, ModelInfo, SliderOptions, ToWorker, Word } from "./messages";
 import { readable } from "./tokens";
@@ -11,8 +12,8 @@ export type OnProgress = (done: number, total: number) => void;
 
 export interface Engine {
   readonly ready: Promise<ModelInfo>;
-  /** A caption of a photo. The one requested before is dropped. */
-  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial): Promise<CaptionResult>;
+  /** A caption of a photo. Once the signal is aborted, the promise is rejected with its reason. */
+  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult>;
 }
 
 // -- in the browser --------------------------------------------------------------------------------------------------
@@ -53,10 +54,8 @@ export class BrowserEngine implements Engine {
     });
   }
 
-  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial): Promise<CaptionResult> {
-    for (const { reject } of this.pending.values()) reject(new Error("replaced by another photo"));
-    this.pending.clear();
-    return this.request((id) => ({ kind: "caption", id, file, options }), onPartial);
+  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
+    return this.request((id) => ({ kind: "caption", id, file, options }), onPartial, signal);
   }
 
   /** The square that the encoder takes: RGB, row by row. For tests and benchmarks. */
@@ -64,9 +63,14 @@ export class BrowserEngine implements Engine {
     return this.request((id) => ({ kind: "pixels", id, file }));
   }
 
-  private request<Value>(message: (id: number) => ToWorker, onPartial?: OnPartial): Promise<Value> {
+  private request<Value>(message: (id: number) => ToWorker, onPartial?: OnPartial, signal?: AbortSignal): Promise<Value> {
     const id = ++this.lastId;
     return new Promise((resolve, reject) => {
+      signal?.addEventListener("abort", () => {
+        if (!this.pending.delete(id)) return; // it has been answered
+        this.post({ kind: "drop", id });
+        reject(signal.reason);
+      });
       this.pending.set(id, { onPartial, resolve, reject });
       this.post(message(id));
     });
@@ -103,7 +107,6 @@ export class TokenError extends Error {}
 /** POST /v1/explain of the server that this page came from. */
 export class ServerEngine implements Engine {
   readonly ready: Promise<ModelInfo>;
-  private controller: AbortController | null = null;
   private maxBytes = Infinity;
   tokenRequired = false;
 
@@ -112,9 +115,7 @@ export class ServerEngine implements Engine {
     this.ready.catch(() => {});
   }
 
-  async caption(file: Blob, options: SliderOptions | null): Promise<CaptionResult> {
-    this.controller?.abort(new Error("replaced by another photo"));
-    const { signal } = (this.controller = new AbortController());
+  async caption(file: Blob, options: SliderOptions | null, _?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
     if (file.size > this.maxBytes) throw new Error(`this photo has ${megabytes(file.size)}; the server takes ${megabytes(this.maxBytes)}: shrink it first`);
     const form = new FormData();
     form.append("photos", file, file instanceof File ? file.name : "photo");
@@ -137,12 +138,12 @@ export class ServerEngine implements Engine {
     return { beam: health.beam, description };
   }
 
-  private async post(form: FormData, signal: AbortSignal): Promise<Response> {
+  private async post(form: FormData, signal?: AbortSignal): Promise<Response> {
     const headers: Record<string, string> = this.token() ? { Authorization: `Bearer ${this.token()}` } : {};
     try {
       return await fetch("v1/explain", { method: "POST", body: form, headers, signal });
     } catch (error) {
-      throw signal.aborted ? signal.reason : new Error(error instanceof TypeError ? "the server cannot be reached: is it still running?" : String(error));
+      throw signal?.aborted ? signal.reason : new Error(error instanceof TypeError ? "the server cannot be reached: is it still running?" : String(error));
     }
   }
 }
@@ -160,6 +161,7 @@ function resultOf(answer: any): CaptionResult {
   return {
     ...answer,
     text: answer.caption,
+    level: answer.unsure ? "unsure" : answer.calibrated ? levelOf(answer.confidence) : "",
     ood_score: answer.ood_score ?? null,
     words: answer.words.map((word: any) => ({
       attention: null, ...word, heatmap: word.heat_map ?? null, gate: word.gate ?? null, confidence: word.confidence ?? word.probability,

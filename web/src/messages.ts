@@ -1,5 +1,6 @@
 // The data that the page, its worker and the server exchange.
 
+import type { Level } from "./confidence";
 import type { Frame, Grid } from "./heatmap";
 import type { ModelUrls } from "./model";
 
@@ -20,6 +21,7 @@ export interface CaptionResult {
   confidence: number;
   calibrated: boolean;
   unsure: boolean;
+  level: Level | ""; // "" where the model is not calibrated
   ood_score: number | null;
   certainty: string;
   finished: boolean;
@@ -42,6 +44,7 @@ export interface SliderOptions {
 export type ToWorker =
   | { kind: "load"; urls: ModelUrls }
   | { kind: "caption"; id: number; file: Blob; options: SliderOptions | null }
+  | { kind: "drop"; id: number } // its answer is no longer wanted
   | { kind: "pixels"; id: number; file: Blob };
 
 export type FromWorker =

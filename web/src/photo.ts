@@ -2,7 +2,8 @@
 
 import { boxOf, normalise, resample, type Preprocess, type Rows } from "./resample";
 
-const MAX_BYTES = 64 * 2 ** 20, MAX_PIXELS = 178_956_970; // the same limits as in Python
+export const MAX_BYTES = 64 * 2 ** 20;
+const MAX_PIXELS = 178_956_970; // the same limits as in Python
 const SIGNATURES = /^(\xff\xd8\xff|\x89PNG|GIF8|BM|RIFF[^]{4}WEBP)/; // of the kinds that every browser reads
 
 export interface PreparedPhoto {

@@ -1,14 +1,17 @@
 // The result for one photo: the sentence, its confidence, and the details of one selected word.
 
-import { byId, make, percent, row } from "./dom";
+import { levelOf } from "./confidence";
+import { asSentence, byId, make, rows } from "./dom";
 import { Overlay, type Frame } from "./heatmap";
 import type { CaptionResult, Word } from "./messages";
 import { Sentence } from "./sentence";
 
 const REPLAY_MS = 1200; // for each word
+const CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out.";
 
 export class ResultView {
   result: CaptionResult | null = null;
+  shown: CaptionResult | null = null; // the same, from its first word on
   private selected = -1;
   private timer = 0;
   private readonly overlay = new Overlay(byId("stage"), byId<HTMLImageElement>("photo"));
@@ -18,11 +21,13 @@ export class ResultView {
     this.select(index === this.selected ? -1 : index);
   });
 
-  constructor() {
+  /** `onUse` gets the text of another candidate that a person prefers, `onLeave` is for the Escape key. */
+  constructor(private readonly onUse: (text: string) => void, onLeave: () => void) {
     byId("sentence").addEventListener("keydown", (event) => this.moveSelection(event));
     byId("play").addEventListener("click", () => (this.timer ? this.stop() : this.play()));
     document.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.result || document.querySelector("dialog[open]")) return;
+      if (event.key !== "Escape" || byId("result").hidden || document.querySelector("dialog[open]")) return;
+      if (this.selected < 0) return onLeave();
       this.stop();
       this.select(-1);
     });
@@ -30,10 +35,10 @@ export class ResultView {
 
   clear(): void {
     this.stop();
-    this.result = null;
+    this.result = this.shown = null;
     this.select(-1);
     this.sentence.clear();
-    for (const id of ["confidence", "panel", "result-error"]) byId(id).hidden = true;
+    for (const id of ["confidence", "meaning", "panel", "result-error"]) byId(id).hidden = true;
     for (const id of ["copy", "play"]) byId<HTMLButtonElement>(id).disabled = true;
     this.setBusy(true);
   }
@@ -43,18 +48,24 @@ export class ResultView {
     this.sentence.showPartial(words, frame);
   }
 
-  async show(result: CaptionResult): Promise<void> {
+  /** The final result: at once, or word by word. */
+  async show(result: CaptionResult, atOnce?: boolean): Promise<void> {
     this.setBusy(false);
-    const complete = this.sentence.showFinal(result.words, result.frame, result.unsure);
+    this.shown = result;
+    const complete = this.sentence.showFinal(result.words, result.frame, result.unsure, atOnce);
     byId<HTMLImageElement>("photo").alt = result.sentence;
     await complete;
     this.result = result;
+    if (result.calibrated) {
+      this.sentence.elements.forEach((word, index) => word.setAttribute("aria-label", `${word.textContent}, ${levelOf(result.words[index].confidence)}`));
+    }
     if (!result.words.length) byId("sentence").textContent = "The model returned an empty caption.";
     byId("confidence-bar").style.setProperty("--share", String(result.confidence));
     byId("certainty").textContent = result.certainty;
-    byId("candidates").replaceChildren(...result.others.map((other) => row(asSentence(other.text), other.confidence)));
-    byId("others").hidden = !result.others.length;
-    byId("confidence").hidden = byId("panel").hidden = false;
+    byId("confidence").dataset.level = result.level;
+    byId("meaning").textContent = meaningOf(result);
+    this.showCandidates(result);
+    for (const id of ["confidence", "meaning", "panel"]) byId(id).hidden = false;
     byId("hint").hidden = !result.words.length;
     for (const id of ["copy", "play"]) byId<HTMLButtonElement>(id).disabled = !result.words.length;
     this.select(-1, false);
@@ -68,6 +79,19 @@ export class ResultView {
     byId("result-error").hidden = false;
   }
 
+  private showCandidates(result: CaptionResult): void {
+    const lines = rows(result.others.map((other) => ({ text: asSentence(other.text), share: other.confidence })));
+    for (const line of lines) {
+      const text = line.firstElementChild!, use = make("button", "link", text.textContent!);
+      use.type = "button";
+      use.setAttribute("aria-label", `Use this caption: ${text.textContent}`);
+      use.addEventListener("click", () => this.onUse(use.textContent!));
+      text.replaceChildren(use);
+    }
+    byId("candidates").replaceChildren(...lines);
+    byId("others").hidden = !lines.length;
+  }
+
   private setBusy(busy: boolean): void {
     byId("result").classList.toggle("busy", busy);
     byId("result").setAttribute("aria-busy", String(busy));
@@ -78,18 +102,18 @@ export class ResultView {
     this.sentence.elements.forEach((word, at) => word.setAttribute("aria-pressed", String(at === index)));
     const word = this.result?.words[index];
     byId("whole-caption").hidden = Boolean(word);
-    byId("legend").textContent = word?.heatmap ? `Heat map for “${word.text}”` : "";
+    byId("legend").textContent = word?.heatmap ? `What the model looked at while writing “${word.text}”` : "";
     if (word || hideOverlay) this.overlay.show(word?.heatmap ?? null, this.result?.frame);
     byId("selected-word").replaceChildren(...(word ? this.detailsOf(word) : []));
   }
 
   private detailsOf(word: Word): HTMLElement[] {
-    const facts = [`${percent(word.probability)} probability`];
-    if (this.result?.calibrated) facts.unshift(`${percent(word.confidence)} confidence`);
-    if (word.gate !== null) facts.push(`gate ${word.gate.toFixed(2)}`);
-    const ranking = make("ol", "ranking");
-    ranking.append(...word.alternatives.map((other) => row(other.text, other.probability)));
-    return [make("h2", "", word.text), make("p", "facts", facts.join(" · ")), make("h3", "label", "Alternatives"), ranking];
+    const level = this.result?.calibrated ? levelOf(word.confidence) : "", gate = word.gate === null ? "" : `gate ${word.gate.toFixed(2)}`;
+    const facts = make("p", "facts level", [level, gate].filter(Boolean).join(" · ")), ranking = make("ol", "ranking");
+    facts.dataset.level = level;
+    const chosen = { text: word.text, share: word.probability, chosen: true };
+    ranking.append(...rows([chosen, ...word.alternatives.map((other) => ({ text: other.text, share: other.probability }))]));
+    return [make("h2", "", word.text), facts, make("h3", "label", "Alternatives"), ranking, make("p", "quiet", CHOICES)];
   }
 
   private moveSelection(event: KeyboardEvent): void {
@@ -121,5 +145,9 @@ export class ResultView {
   }
 }
 
-/** With a capital letter and a full stop. */
-export const asSentence = (text: string) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
+/** The confidence in one sentence. */
+function meaningOf({ calibrated, confidence, ood_score }: CaptionResult): string {
+  if (!calibrated) return "The model’s own estimate, which has not been compared with people’s captions.";
+  if ((ood_score ?? 0) > 1) return "The photo is unlike those the model was trained on: do not rely on this caption.";
+  return `Of 100 captions with this confidence, about ${Math.round(100 * confidence)} are right: people use most of their words for the photo, too.`;
+}

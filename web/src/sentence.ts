@@ -1,7 +1,7 @@
 // The sentence on the page. Its words appear one by one, each with its heat map on the photo. While the search goes
 // on, they are the best caption so far; words that the search drops are removed again.
 
-import { make, percent, reducedMotion } from "./dom";
+import { make, reducedMotion } from "./dom";
 import type { Frame, Overlay } from "./heatmap";
 import type { Word } from "./messages";
 
@@ -34,13 +34,13 @@ export class Sentence {
     if (!reducedMotion()) this.run();
   }
 
-  /** The final caption; resolves once all of it is shown. */
-  showFinal(words: Word[], frame: Frame, unsure: boolean): Promise<void> {
+  /** The final caption; resolves once all of it is shown: at once, or word by word. */
+  showFinal(words: Word[], frame: Frame, unsure: boolean, atOnce = reducedMotion()): Promise<void> {
     [this.words, this.frame, this.complete] = [words, frame, true];
     if (unsure) this.box.prepend(make("span", "unsure", "unsure: "));
     return new Promise((resolve) => {
       this.onComplete = resolve;
-      if (reducedMotion()) while (this.tick()) continue;
+      if (atOnce) while (this.tick(false)) continue;
       else this.run();
     });
   }
@@ -56,13 +56,13 @@ export class Sentence {
   }
 
   /** Remove words that changed, then add one; false once nothing is left to do. */
-  private tick(): boolean {
+  private tick(withHeatmap = !reducedMotion()): boolean {
     const changed = this.shown.findIndex(({ text }, index) => this.words[index]?.text !== text);
     if (changed >= 0) for (const { element } of this.shown.splice(changed)) this.remove(element);
     const next = this.shown.length, word = this.words[next];
     if (word) {
       this.add(word, next);
-      if (!reducedMotion()) this.overlay.show(word.heatmap, this.frame);
+      if (withHeatmap) this.overlay.show(word.heatmap, this.frame);
       if (!this.complete || next + 1 < this.words.length) return true;
     }
     if (!this.complete) return true;
@@ -71,7 +71,7 @@ export class Sentence {
     this.caret.remove();
     if (this.words.length) this.box.append(".");
     this.shown.forEach(({ element }, index) => element.style.setProperty("--share", String(this.words[index].confidence)));
-    if (!reducedMotion()) setTimeout(() => { if (!this.timer && this.complete) this.hideOverlay(); }, 2 * WORD_MS);
+    if (withHeatmap) setTimeout(() => { if (!this.timer && this.complete) this.hideOverlay(); }, 2 * WORD_MS);
     this.onComplete();
     return false;
   }
@@ -87,7 +87,6 @@ export class Sentence {
     if (element instanceof HTMLButtonElement) {
       element.type = "button";
       element.setAttribute("aria-pressed", "false");
-      element.setAttribute("aria-label", `${word.text}, ${percent(word.confidence)} confidence`);
       element.addEventListener("click", () => this.onSelect?.(index));
     }
     const nodes: (Node | string)[] = index ? [" ", element] : [element];

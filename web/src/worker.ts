@@ -1,6 +1,6 @@
 // Everything that takes time, off the page's thread: load the model, prepare a photo, encode, decode.
 
-import { Confidence } from "./confidence";
+import { levelOf, type Confidence } from "./confidence";
 import { scaled, type Grid } from "./heatmap";
 import type { CaptionResult, FromWorker, SliderOptions, ToWorker, Word } from "./messages";
 import { Model, type ModelUrls } from "./model";
@@ -11,7 +11,7 @@ import { readable, wordsOf } from "./tokens";
 const CANDIDATES = 5;
 
 let loading: Promise<Model> | null = null;
-let current = 0; // the id of the latest request; earlier ones are dropped
+const dropped = new Set<number>(); // requests whose answer is no longer wanted
 let queue: Promise<void> = Promise.resolve();
 
 class Dropped extends Error {}
@@ -19,9 +19,9 @@ class Dropped extends Error {}
 self.addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   if (data.kind === "load") loading = load(data.urls);
   if (data.kind === "caption") {
-    current = data.id;
     queue = queue.then(() => answer(data.id, () => caption(data.id, data.file, data.options)));
   }
+  if (data.kind === "drop") dropped.add(data.id);
   if (data.kind === "pixels") {
     queue = queue.then(() => answer(data.id, async () => {
       const { square } = await prepare(data.file, (await loading!).manifest.preprocess);
@@ -57,25 +57,27 @@ async function answer(id: number, work: () => Promise<FromWorker>): Promise<void
     post(await work());
   } catch (error) {
     if (!(error instanceof Dropped)) post({ kind: "failed", id, reason: reasonOf(error) });
+  } finally {
+    dropped.delete(id);
   }
 }
 
 async function caption(id: number, file: Blob, chosen: SliderOptions | null): Promise<FromWorker> {
   const model = await loading!, { manifest } = model;
-  const checkCurrent = async () => { // lets newer messages in
+  const checkWanted = async () => { // lets newer messages in
     await new Promise((done) => setTimeout(done));
-    if (current !== id) throw new Dropped();
+    if (dropped.has(id)) throw new Dropped();
   };
-  await checkCurrent();
+  await checkWanted();
   const began = performance.now();
   const photo = await prepare(file, manifest.preprocess);
-  await checkCurrent();
+  await checkWanted();
   const prepared = performance.now();
   const features = await model.encode(photo.pixels);
   const decoder = await model.start(features);
   const encoded = performance.now();
   const onPartial = async (hypothesis: Hypothesis) => {
-    await checkCurrent();
+    await checkWanted();
     post({ kind: "partial", id, words: withHeatmaps(wordsFrom(hypothesis, model)), frame: photo.frame });
   };
   const options = { ...manifest.decoding, temperature: 0, ...chosen };
@@ -122,7 +124,7 @@ function resultFrom(found: Hypothesis[], model: Model, photo: PreparedPhoto, poo
   };
 }
 
-type Caption = Pick<CaptionResult, "text" | "sentence" | "words" | "confidence" | "calibrated" | "unsure" | "certainty" | "finished">;
+type Caption = Pick<CaptionResult, "text" | "sentence" | "words" | "confidence" | "calibrated" | "unsure" | "level" | "certainty" | "finished">;
 
 /** As `Caption.sentence` and `Caption.certainty` in src/sightline/types.py. */
 function captionFrom(hypothesis: Hypothesis, words: Word[], calibration: Confidence | null, oodScore: number | null): Caption {
@@ -131,12 +133,14 @@ function captionFrom(hypothesis: Hypothesis, words: Word[], calibration: Confide
   const calibrated = calibration?.calibrate(words, likelihood, oodScore!);
   const text = words.map((word) => word.text).join(" "), trimmed = text.replace(/^[ .]+|[ .]+$/g, "");
   const confidence = calibrated?.caption ?? likelihood, unsure = calibrated?.unsure ?? false;
+  const level = unsure ? "unsure" : calibrated ? levelOf(confidence) : "";
   let certainty = `${Math.round(100 * confidence)}% confidence${calibrated ? "" : ", uncalibrated"}`;
-  if (unsure) certainty = oodScore! > 1 ? "unsure: unlike the photos it was trained on" : `unsure: ${certainty}`;
+  if (unsure && oodScore! > 1) certainty = "unlike the photos it was trained on";
+  if (level) certainty = `${level}: ${certainty}`;
   if (!finished) certainty += ", cut at the greatest length";
   const sentence = !trimmed ? "" : unsure ? `unsure: ${trimmed}.` : `${trimmed[0].toUpperCase()}${trimmed.slice(1)}.`;
   return {
-    text, sentence, confidence, calibrated: Boolean(calibrated), unsure, certainty, finished,
+    text, sentence, confidence, calibrated: Boolean(calibrated), unsure, level, certainty, finished,
     words: words.map((word, index) => ({ ...word, confidence: calibrated?.words[index] ?? word.probability })),
   };
 }
