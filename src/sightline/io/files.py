@@ -69,7 +69,7 @@ def printable(text: object) -> str:
 
 def counted(number: int, thing: str) -> str:
     """How many of a thing there are: "1 photo", "2,000 photos"."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("ch") else "s")
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("tch") else "s")
 
 
 def local_path(source: str | os.PathLike[str]) -> Path:

@@ -20,6 +20,7 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_s
 
 from sightline.data import Dataset, load_datasets
 from sightline.data.loader import Batch
+from sightline.data.reading import write_results
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError, SightlineError
@@ -31,6 +32,7 @@ from sightline.nn.hub import resolve
 from sightline.recipes.config import Recipe
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
+from sightline.training.report import CAPTIONS, try_report
 from sightline.training.setup import Parts, Step, build_parts
 from sightline.training.state import Records, gain, load_state, passed, save_state, scores_line
 
@@ -93,6 +95,14 @@ class Trainer:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
+        """Train to the end; a run that ends early leaves its report, too."""
+        try:
+            return self._run()
+        finally:
+            if self.accelerator.is_main_process:
+                try_report(self.output, self.parts.val_examples)
+
+    def _run(self) -> dict[str, Any]:
         every, trained = self.model.count()
         epoch = counted(self.batches, "batch")
         log.info("%s parameters, %s trained; %s an epoch", f"{every:,}", f"{trained:,}", epoch)
@@ -217,6 +227,7 @@ class Trainer:
         record |= {f"train_{name}": total / count for name, total in self.progress["sums"].items()}
         due = (epoch + 1) % self.settings.evaluate_every == 0 or epoch + 1 == self.settings.epochs
         samples: list[tuple[str, str, str]] = []
+        captions: list[str] = []
         if due:
             with self._averaged():
                 record |= self._val_losses()
@@ -225,6 +236,9 @@ class Trainer:
                     record |= self._val_scores(captions)
                     samples = self._samples(captions)
                 self._select(record)
+                if record["best"] and captions and self.accelerator.is_main_process:
+                    names = (example.name for example in self.parts.val_examples)
+                    write_results(self.output / CAPTIONS, dict(zip(names, captions)))
         if self.records:
             self.records.epoch(record, samples)
         return record
