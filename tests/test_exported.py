@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -16,10 +17,12 @@ import pytest
 import torch
 from exporting import pictures, tiny_checkpoint
 
+from sightline.engine import backend
 from sightline.engine import captioner as captioner_module
 from sightline.engine.captioner import load
 from sightline.errors import CheckpointError, ConfigError
 from sightline.nn.checkpoint import save_checkpoint
+from sightline.nn.hub import DEFAULT_MODEL
 
 # Which runtime
 
@@ -198,6 +201,53 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "decoding": (_reworded(lambda values: values["decoding"].update(beam="3")), "'decoding' does not fit"),
     "preprocess": (_reworded(lambda values: values["preprocess"].pop("size")), "preprocess.size is missing"),
 }
+
+
+def _with_bomb(folder: Path, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> None:
+    """A step graph that adds what ``nodes`` compute to its logits."""
+    model = onnx.load(folder / "step.onnx")
+    for node in model.graph.node:
+        node.output[:] = ["before" if name == "logits" else name for name in node.output]
+    model.graph.node.extend(nodes)
+    model.graph.node.append(onnx.helper.make_node("Add", ["before", "bomb"], ["logits"]))
+    model.graph.initializer.extend(constants)
+    _foreign(model.SerializeToString())(folder)
+
+
+def test_graphs_that_would_compute_for_ever_or_fill_the_memory_are_refused(
+    exported_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(backend, "TRIAL_SECONDS", 4)
+    folder, make = tmp_path / "bomb", onnx.helper
+    largest = make.make_node("ReduceMax", ["last"], ["bomb"], keepdims=0)
+    shape = make.make_tensor("shape", 7, [1], [2**33])
+    shutil.copytree(exported_folders[1], folder)
+    _with_bomb(folder, [make.make_node("ConstantOfShape", ["shape"], ["last"]), largest], [shape])
+    with pytest.raises(CheckpointError, match="cannot be run by onnxruntime"):
+        load(folder)
+
+    shutil.copytree(exported_folders[1], folder, dirs_exist_ok=True)
+    names = ["first", *(f"product{number}" for number in range(2000)), "last"]
+    nodes = [make.make_node("ConstantOfShape", ["shape"], ["first"])]
+    nodes += [make.make_node("MatMul", [one, "first"], [other]) for one, other in pairwise(names)]
+    _with_bomb(folder, [*nodes, largest], [make.make_tensor("shape", 7, [2], [1500, 1500])])
+    with pytest.raises(CheckpointError, match="takes more than 4 s or too much memory to open"):
+        load(folder)
+    assert not list((tmp_path / "cache").rglob("*"))
+
+
+def test_a_folder_from_elsewhere_is_tried_once(
+    exported_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    tried = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: tried.append(command) or subprocess.CompletedProcess(command, 0)
+    )
+    for folder in (exported_folders[1], exported_folders[1], DEFAULT_MODEL):
+        load(folder)
+    assert len(tried) == 1 and str(exported_folders[1]) in tried[0]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -126,12 +126,14 @@ def export(
     if site:
         copy_page(site)  # first: a page that cannot be written is reported before the export
 
+    from sightline.engine.backend import note_tried
     from sightline.onnx.export import export as run
 
     report = run(
         model, output, int8=int8, int8_arithmetic=int8_arithmetic, web=site and site / "model", licence=licence
     )
     for folder, manifest in report.folders.items():
+        note_tried(folder)
         sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
         parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
         external = " with external weights" if any(graph.external_data for graph in manifest.graphs.values()) else ""

@@ -6,20 +6,29 @@ exported graphs hold no beam: rows are reordered outside, by the one search in `
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from sightline.decoding.hypotheses import DecoderState, StepDecoder
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, SightlineError
+from sightline.io.files import cache_folder, printable, write_atomically
 from sightline.io.images import Preprocess
+from sightline.io.model_files import file_hash
+from sightline.nn.hub import SHIPPED
 from sightline.onnx.exported import INT8_ARITHMETIC, MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
 from sightline.tokenizers import Tokenizer
 from sightline.types import ImageFeatures
 
 BATCH = 4  # photos encoded at once: 16 take a tenth more time each and 110 MB more memory, for want of cache
+TRIAL_SECONDS = 30  # of processor time, to open a folder from elsewhere
+TRIAL_BYTES = 4 * 2**30  # of memory for that, beside eight times the folder's size
 
 
 class Backend(StepDecoder, Protocol):
@@ -85,8 +94,12 @@ class OnnxBackend(OnnxDecoder, Backend):
         manifest: Manifest | None = None,
         threads: int = 0,
         weights: Mapping[str, Mapping[str, Any]] | None = None,
+        tried: bool = False,
     ) -> None:
-        """``threads`` is how many compute one call, 0 for one per core; ``weights`` are another backend's, shared."""
+        """``threads`` is how many compute one call, 0 for one per core; ``weights`` are another backend's, shared.
+
+        ``tried``: the graphs are opened here at once, without `try_graphs`.
+        """
         self.folder: Path = Path(folder).expanduser()
         if not (self.folder / MANIFEST).is_file():
             raise CheckpointError(
@@ -102,12 +115,15 @@ class OnnxBackend(OnnxDecoder, Backend):
         # greatest, and a photo's features must not depend on its neighbours.
         alone = threads == 1 or manifest.precision == INT8_ARITHMETIC
         self.batch_size = 1 if alone else BATCH
-        self.sessions = self._open(weights or manifest.read_weights(self.folder), threads)
+        self.sessions = self._open(weights or manifest.read_weights(self.folder), threads, bool(weights) or tried)
         super().__init__(self.sessions["start"], self.sessions["step"])
 
-    def _open(self, weights: Mapping[str, Mapping[str, Any]], threads: int) -> dict[str, Session]:
+    def _open(self, weights: Mapping[str, Mapping[str, Any]], threads: int, tried: bool) -> dict[str, Session]:
         sessions = {}
-        for name, data in self.manifest.read_graphs(self.folder).items():
+        graphs = self.manifest.read_graphs(self.folder)
+        if not tried:
+            try_graphs(self.folder)
+        for name, data in graphs.items():
             path, graph = self.folder / f"{name}.onnx", self.manifest.graphs[name]
             session = open_session(data, path, weights[name], threads)
             if (tensors_of(session.get_inputs()), tensors_of(session.get_outputs())) != (graph.inputs, graph.outputs):
@@ -131,6 +147,71 @@ class OnnxBackend(OnnxDecoder, Backend):
         """The weights are not loaded again."""
         weights = {name: session.weights for name, session in self.sessions.items()}
         return OnnxBackend(self.folder, self.manifest, threads, weights)
+
+
+# -- folders from elsewhere -------------------------------------------------------------------------------------------
+
+
+def try_graphs(folder: Path) -> None:
+    """Open a folder that is new here in a process of its own, which may take only so much time and memory.
+
+    Opening a graph computes what follows from its constants. A file of 500 bytes may ask for hours of that, or for more
+    memory than there is. A folder that has passed is not tried again: see `note_tried`.
+    """
+    if folder.resolve().parent == SHIPPED or _note(folder).exists():
+        return
+    source = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # each reserves memory
+    too_much = f"{printable(folder)} takes more than {TRIAL_SECONDS} s or too much memory to open: export it again"
+    code = "from sightline.engine.backend import run_trial; run_trial()"
+    command = [sys.executable, "-P", "-c", code, str(folder), str(TRIAL_SECONDS)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths, **one_thread}, timeout=20 * TRIAL_SECONDS,
+        )  # fmt: skip
+    except OSError:  # no process can be started here
+        return
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(too_much) from None
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise CheckpointError(said[0] if said else too_much)
+    note_tried(folder)
+
+
+def note_tried(folder: Path) -> None:
+    """Note that a folder opens: by the hash of its manifest, which holds the hashes of its graphs and weights."""
+    with suppress(SightlineError):  # then it is tried again
+        write_atomically(_note(folder), "")
+
+
+def _note(folder: Path) -> Path:
+    return cache_folder() / "opened" / file_hash(folder / MANIFEST)
+
+
+def run_trial() -> None:
+    """In the process of its own: open the folder and run each graph once. What goes wrong is printed."""
+    folder, seconds = Path(sys.argv[1]), int(sys.argv[2])
+    if os.name == "posix":
+        import resource
+
+        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES + 8 * size, TRIAL_BYTES + 8 * size))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        backend = OnnxBackend(folder, threads=1, tried=True)
+        features = backend.encode(np.zeros((1, 3, backend.preprocess.size, backend.preprocess.size), np.float32))
+        backend.step(np.zeros(1, np.int64), backend.start(features))
+    except SightlineError as error:
+        print(error)
+        sys.exit(1)
+    except Exception as error:  # onnxruntime has a dozen classes of exceptions
+        reason = " ".join(str(error).split())[:200]
+        print(f"{printable(folder)} cannot be run by onnxruntime: {reason or type(error).__name__}")
+        sys.exit(1)
 
 
 def as_array(value: Any) -> np.ndarray:

@@ -73,7 +73,7 @@ class BrowserModel:
         assert self.folder is not None
         log.info("exporting the model for the browser, once; until then the server captions the page's photos")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", EXPORT, "export", str(self.source), "--output", str(self.folder), "--int8",
+            sys.executable, "-P", "-c", EXPORT, "export", str(self.source), "--output", str(self.folder), "--int8",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stderr is not None
