@@ -158,11 +158,7 @@ def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
 def _load(image: Image.Image, name: str) -> Image.Image:
     """Decode. A large JPEG is decoded at a reduced size; of other formats the decoded bytes are limited."""
     try:
-        factor = _reduction(image.size)
-        if factor > 1:
-            image.draft(None, (image.width // factor, image.height // factor))
-        pixel = 1 if image.mode in ("1", "L", "P") else 2 if image.mode.startswith("I;16") else 4
-        if (needed := image.width * image.height * pixel) > MAX_DECODED:
+        if (needed := _draft(image)) > MAX_DECODED:
             raise ImageError(f"{name} takes {needed / 2**20:.0f} MB when decoded: shrink it first")
         image.load()
     except (ImageError, MemoryError):
@@ -170,6 +166,30 @@ def _load(image: Image.Image, name: str) -> Image.Image:
     except Exception as error:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error and more
         raise _damaged(name, error) from error
     return image
+
+
+def _draft(image: Image.Image) -> int:
+    """Have a large JPEG decoded at a reduced size; returns how many bytes decoding an image takes.
+
+    A progressive JPEG is kept as coefficients of two bytes at its full size before it is reduced.
+    """
+    coefficients = 0
+    if image.info.get("progressive"):
+        areas = [horizontal * vertical for _, horizontal, vertical, _ in getattr(image, "layer", ())]
+        coefficients = 2 * image.width * image.height * sum(areas) // max(areas, default=1)
+    factor = _reduction(image.size)
+    if factor > 1:
+        image.draft(None, (image.width // factor, image.height // factor))
+    pixel = 1 if image.mode in ("1", "L", "P") else 2 if image.mode.startswith("I;16") else 4
+    return coefficients + image.width * image.height * pixel
+
+
+def decoded_bytes(data: bytes) -> int:
+    """How many bytes decoding an image takes, by its header; 0 for what is no image."""
+    try:
+        return _draft(_identify(data, "", len(data)))
+    except ImageError:
+        return 0
 
 
 def _damaged(name: str, error: Exception) -> ImageError:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from sightline import __version__
 from sightline.errors import ConfigError, ImageError
 from sightline.explain import Explanation
+from sightline.io.images import decoded_bytes
 from sightline.serve import compatible, schemas
 from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
@@ -36,6 +37,7 @@ from sightline.serve.site import Site
 from sightline.serve.uploads import ACCEPTED, Upload, limited_body, read_form, read_json
 
 PHOTO_THREADS = 2  # that open photos
+LARGE_BYTES = 2**27  # of a photo's decoded pixels: above, one is decoded at a time, and keeps no other photo waiting
 DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this case
 
 ERRORS = {404: NOT_FOUND, 405: "not with this method: see /docs"}
@@ -119,6 +121,7 @@ class Service:
         self.metrics = Metrics(paths, lambda: self.slots.in_flight, lambda: self.slots.bytes)
         self.batcher.on_batch = self.metrics.observe_batch
         self.pool = ThreadPoolExecutor(PHOTO_THREADS, "sightline-photos")
+        self.large_pool = ThreadPoolExecutor(1, "sightline-large-photos")
 
     async def answer(self, request: Request, explain: bool) -> Response:
         """From a request to its captions or explanations."""
@@ -192,7 +195,8 @@ class Service:
         if isinstance(photo, ImageError):
             return photo
         try:
-            prepared = await self.in_pool(self.work.prepare, photo, name)
+            is_large = await self.in_pool(decoded_bytes, photo) > LARGE_BYTES
+            prepared = await self.in_pool(self.work.prepare, photo, name, pool=self.large_pool if is_large else None)
         except ImageError as error:
             return error
         return await asyncio.wrap_future(self.batcher.submit(prepared, query))
@@ -204,8 +208,10 @@ class Service:
         named = replace(outcome, caption=replace(outcome.caption, source=name))
         return await self.in_pool(named.as_dict) if explain else named.caption.as_dict()
 
-    async def in_pool(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)
+    async def in_pool(
+        self, function: Callable[..., Value], *arguments: Any, pool: ThreadPoolExecutor | None = None
+    ) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(pool or self.pool, function, *arguments)
 
 
 class Disconnected(Exception):
@@ -259,6 +265,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
             yield
         await asyncio.to_thread(service.batcher.stop)
         service.pool.shutdown()
+        service.large_pool.shutdown()
 
     app = FastAPI(
         title="Sightline", version=__version__, openapi_url=None, redirect_slashes=False,
