@@ -12,7 +12,7 @@ from layouts import coco_annotations
 
 from sightline.data import read_references, read_results, read_text, write_results
 from sightline.errors import DataError
-from sightline.io.files import atomic_path, counted, write_atomically
+from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, write_atomically
 
 
 def test_things_are_counted_in_the_singular_and_the_plural() -> None:
@@ -100,3 +100,21 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     write_atomically(tmp_path / "link", "x")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "x"
+
+
+def test_linked_folders_are_not_followed_but_named(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.jpg").touch()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "b.jpg").touch()
+    (tmp_path / "photos" / "notes.txt").touch()
+    for name in ("circle", "linked"):
+        (tmp_path / "photos" / name).symlink_to(tmp_path / ("real" if name == "linked" else "photos"))
+    skipped = SkippedFiles()
+    assert list(find_images([tmp_path / "photos"], skipped)) == [tmp_path / "photos" / "b.jpg"]
+    folder = tmp_path / "photos"
+    assert str(skipped) == (
+        "skipped 1 file that is not a photo: notes.txt; "
+        f"2 links to folders, name them to include them: {folder}/circle, {folder}/linked"
+    )
+    assert not SkippedFiles()

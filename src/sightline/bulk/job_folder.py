@@ -90,7 +90,7 @@ class JobFolder:
         skipped = SkippedFiles()
         self.listing = list_inputs(inputs, new_list, part_size, [self.folder], skipped)
         self.skipped = skipped.count
-        if skipped.count:
+        if skipped:
             log.info("%s", skipped)
         self.roots = input_roots(inputs)
         exists = self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()

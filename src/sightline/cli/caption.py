@@ -118,10 +118,10 @@ def caption(
     if alt and unreliable:
         has, are = ("has", "its caption is") if unreliable == 1 else ("have", "their captions are")
         complain(f"{counted(unreliable, 'photo')} {has} no alt text: {are} {UNSURE} (see --include-unsure)")
-    if output or ((failed or skipped.count) and len(found) > 1):
+    if output or ((failed or skipped) and len(found) > 1):
         where = f": {printable(output)}" if output else ""
         complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
-    if skipped.count:
+    if skipped:
         complain(str(skipped))
     if failed:
         raise typer.Exit(1)

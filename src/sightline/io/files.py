@@ -90,21 +90,40 @@ def local_path(source: str | os.PathLike[str]) -> Path:
 
 @dataclass
 class SkippedFiles:
-    """Files in folders that were passed over because their names do not end like a photo's."""
+    """What was passed over in folders: files whose names do not end like a photo's, and links to other folders."""
 
-    count: int = 0
     names: list[str] = field(default_factory=list)  # the first few
+    count: int = 0
+    folders: list[str] = field(default_factory=list)
+    folder_count: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.count or self.folder_count)
 
     def add(self, path: str | Path) -> None:
         self.count += 1
         if len(self.names) < 3:
             self.names.append(printable(Path(path).name))
 
+    def add_folder(self, path: str | Path) -> None:
+        self.folder_count += 1
+        if len(self.folders) < 3:
+            self.folders.append(printable(path))
+
     def __str__(self) -> str:
         """ "skipped 5 files that are not photos: notes.txt, clip.mov, song.mp3 and 2 more"."""
-        more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
         verb = "is not a photo" if self.count == 1 else "are not photos"
-        return f"skipped {counted(self.count, 'file')} that {verb}: {', '.join(self.names)}{more}"
+        links = counted(self.folder_count, "link") + (" to a folder" if self.folder_count == 1 else " to folders")
+        parts = (
+            (f"{counted(self.count, 'file')} that {verb}", self.names, self.count),
+            (f"{links}, name them to include them", self.folders, self.folder_count),
+        )
+        shown = [
+            f"{what}: {', '.join(names)}" + (f" and {count - len(names):,} more" if count > len(names) else "")
+            for what, names, count in parts
+            if count
+        ]
+        return f"skipped {'; '.join(shown)}"
 
 
 def walk_files(
@@ -121,6 +140,10 @@ def walk_files(
             for name in folders
             if not name.startswith((".", "__MACOSX")) and not (leave_out and Path(parent, name).resolve() in leave_out)
         )
+        if skipped is not None:
+            for name in folders:
+                if (linked := Path(parent, name)).is_symlink():  # may lead back here, so it is not followed
+                    skipped.add_folder(linked)
         for name in sorted(names):
             if name.startswith("."):
                 continue
