@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -178,6 +179,13 @@ class Caption:
         """One picture: the photo with the sentence, and for each word its attention as a heat map."""
         draw: Callable[[Caption], Image] = import_module("sightline.explain.picture").draw  # lower: imported by name
         return draw(self)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the picture of `overlay`, or the sentence alone where it has no photo."""
+        if self.photo is None:
+            return f"<p>{escape(self.sentence())} <small>({escape(self.certainty())})</small></p>"
+        jpeg_url: Callable[[Image], str] = import_module("sightline.io.html").jpeg_url
+        return f'<img alt="{escape(self.sentence())}" style="max-width: 50rem" src="{jpeg_url(self.overlay())}">'
 
     def as_row(self) -> dict[str, Any]:
         """One row of a table, with what makes a caption unsure."""

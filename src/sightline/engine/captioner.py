@@ -102,6 +102,11 @@ class Captioner:
             self.confidence = Confidence.read(first.folder, first.dimension)
         self._loaded_from: tuple[Any, ...] | None = None
 
+    def __repr__(self) -> str:
+        """Its models, and what computes them: "Captioner(default: onnxruntime, int8)"."""
+        names = (folder.name if folder else "unsaved" for folder in self.folders)
+        return f"Captioner({'; '.join(f'{name}: {runtime}' for name, runtime in zip(names, self.runtimes))})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by its folders, not by its weights."""
         if self._loaded_from is None:
