@@ -278,6 +278,14 @@ def test_comparing_finds_the_better_system(tiny_flickr8k_kept: Path, tmp_path: P
     assert same.differences[0]["bleu_4"] == {"difference": 0, "low": 0, "high": 0, "p": 1}
 
 
+def test_comparing_reads_rows_of_the_results(perfect: dict[str, str], tiny_flickr8k_kept: Path, tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"recipe": name, "test": {}}))
+        write_results(tmp_path / f"{name}.captions.json", perfect)
+    found = compare([tmp_path / "a.json", tmp_path / "b.json"], tiny_flickr8k_kept, metrics=["bleu"])
+    assert found.scores[0] == found.scores[1] and found.images == len(perfect)
+
+
 def test_comparing_refuses_what_cannot_be_compared(perfect: dict[str, str], tiny_flickr8k_kept: Path, tmp_path: Path):
     dataset = load_dataset(tiny_flickr8k_kept)
     evaluate(None, dataset, "test", captions=perfect, metrics=["bleu"], output=tmp_path / "test")

@@ -94,6 +94,9 @@ def _read(path: str | Path) -> tuple[dict[str, str], dict[str, _Photo] | None]:
     content = read_json(path)
     if not isinstance(content, dict):
         return read_results(path), None
+    captions_file = path.with_name(f"{path.stem}.captions.json")
+    if "recipe" in content and captions_file.is_file():  # a row of RESULTS.md, with its captions next to it
+        return read_results(captions_file), None
     if content.get("format") != FORMAT:
         raise DataError(
             f"{printable(path)} is neither a scores.json of this version nor a results file: "
