@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -9,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: one thread each
 
@@ -138,3 +140,36 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     with warnings.catch_warnings():
         yield call
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install it")
+    from browsing import find_browser
+
+    path = find_browser()
+    arguments = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=path, args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``sightline export --web`` writes, with a tiny model and random calibration; only to be read."""
+    pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline-captions[onnx]'")
+
+    from browsing import calibration
+    from serving import made_once
+
+    from sightline.serve.browser import copy_page
+
+    def make(folder: Path) -> None:
+        from sightline.onnx.export import export
+
+        copy_page(folder)
+        export(tiny_model, web=folder / "model")
+        (folder / "model" / "confidence.json").write_text(json.dumps(calibration(32).to_json()))
+
+    return made_once(tmp_path_factory, "site", make)

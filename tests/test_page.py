@@ -3,119 +3,35 @@
 from __future__ import annotations
 
 import base64
-import functools
-import http.server
 import io
 import json
-import os
 import shutil
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import CONTROLS_WITHOUT_NAME, PATIENCE, address, opened, served, watch
 from drawings import EVERY
 from PIL import Image
-from serving import made_once, serving
+from serving import serving
 
 from sightline.engine.captioner import Captioner, load
-from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
 from sightline.explain import explain
 from sightline.explain.heatmap import scaled
 from sightline.io.images import open_image
-from sightline.serve.browser import PAGE, copy_page
+from sightline.serve.browser import PAGE
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
 from sightline.serve.site import ENGINE, FAILED, WAITING
-
-WEB = Path(__file__).parents[1] / "web"
-PATIENCE = 120_000  # milliseconds: machines that run tests may have other work
-IN_NPM = "import('@sparticuz/chromium').then((module) => module.default.executablePath()).then(console.log)"
 
 CAPTION = """async ([data, options]) => {
   const file = new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))]);
   const result = await sightline.caption(file, options), square = await sightline.square(file);
   return { result, square: Array.from(square) };
 }"""
-
-
-# -- a browser, a site ------------------------------------------------------------------------------------------------
-
-
-def find_browser() -> str:
-    """$SIGHTLINE_BROWSER, Debian's or another Chromium on the PATH, or the one inside an npm package; else a skip."""
-    names = (os.environ.get("SIGHTLINE_BROWSER"), "chromium", "chromium-browser", "google-chrome")
-    for name in names:
-        if name and (found := shutil.which(name)):
-            return found
-    if (WEB / "node_modules/@sparticuz/chromium").is_dir() and shutil.which("node"):
-        found = subprocess.run(["node", "-e", IN_NPM], cwd=WEB, capture_output=True, text=True).stdout.strip()
-        if found:
-            return found
-    pytest.skip("no Chromium: apt install chromium, or in web/ npm install --no-save @sparticuz/chromium")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install it")
-    path = find_browser()
-    arguments = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=path, args=arguments)
-        yield running
-        running.close()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[http.server.ThreadingHTTPServer]:
-    """Any web server will do: this is Python's own."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def address(server: http.server.ThreadingHTTPServer) -> str:
-    return f"http://127.0.0.1:{server.server_port}/"
-
-
-def calibration(dimension: int) -> Confidence:
-    random = np.random.default_rng(5)
-    words = Words(intercept=0.2, slope=0.6, offsets={"a": 1.5, "wall": -1.0}, function_words=frozenset({"a", "the"}))
-    captions = Captions(intercept=0.4, words=1.5, log_probability=0.9, unsure_below=0.2)
-    mean, matrix = random.standard_normal(dimension) / 8, random.standard_normal((4, dimension)) / 4
-    photos = Photos(
-        dimension=dimension, directions=4, mean=encode_halves(mean), matrix=encode_halves(matrix), limit=1.3
-    )  # fmt: skip
-    return Confidence(words=words, captions=captions, photos=photos)
-
-
-@pytest.fixture(scope="session")
-def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``sightline export --web`` writes, with a tiny model and random calibration; only to be read."""
-    pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline-captions[onnx]'")
-
-    def make(folder: Path) -> None:
-        from sightline.onnx.export import export
-
-        copy_page(folder)
-        export(tiny_model, web=folder / "model")
-        (folder / "model" / "confidence.json").write_text(json.dumps(calibration(32).to_json()))
-
-    return made_once(tmp_path_factory, "site", make)
 
 
 @pytest.fixture(scope="session")
@@ -127,34 +43,6 @@ def url(site: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def python(site: Path) -> Captioner:
     return load(site / "model", runtime="onnx")
-
-
-@contextmanager
-def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """The page, once its model is loaded; requests to other hosts and errors fail the test."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write", "camera"], **options)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    errors = watch(page, url)
-    page.goto(url)
-    page.wait_for_selector("body.ready")
-    page.wait_for_selector("#demo-words .word")  # the example of the first screen has been captioned
-    yield page
-    assert not errors
-    context.close()
-
-
-def watch(page: Any, url: str) -> list[str]:
-    """Errors of the page and requests to other hosts, as they occur."""
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda one: None if is_local(one.url, url) else errors.append(f"requested {one.url}"))
-    return errors
-
-
-def is_local(requested: str, url: str) -> bool:
-    return requested.startswith((url, "blob:", "data:"))
 
 
 # -- the same words ---------------------------------------------------------------------------------------------------
@@ -328,12 +216,6 @@ def test_words_options_and_keys(browser: Any, url: str, python: Captioner) -> No
         page.wait_for_selector("#confidence", state="hidden")
         assert sentence(page)
         assert page.is_visible("#again") and page.is_disabled("#beam")
-
-
-CONTROLS_WITHOUT_NAME = """
-  [...document.querySelectorAll('button, input:not([aria-hidden]), a, summary')].filter((item) =>
-  item.checkVisibility() && !(item.textContent.trim() || item.ariaLabel || item.labels?.length
-  || item.querySelector('[alt]'))).length"""
 
 
 def test_it_fits_a_phone_and_every_control_has_a_name(browser: Any, url: str) -> None:

@@ -1,0 +1,186 @@
+"""Many photos on the page, in a real browser: captions to edit, undo, order, and every download read back."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+import zipfile
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import address, opened, served
+from drawings import EVERY
+from serving import made_once
+
+from sightline.engine.captioner import load
+from sightline.nn.hub import DEFAULT_MODEL
+from sightline.serve.browser import PAGE, copy_page
+from sightline.types import COLUMNS, Caption
+
+EXAMPLES = PAGE / "examples"
+
+DROP = """async (files) => {
+  const transfer = new DataTransfer();
+  for (const [name, data] of files) {
+    transfer.items.add(new File([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], name));
+  }
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+}"""
+
+
+@pytest.fixture(scope="session")
+def default_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``sightline export default --web`` writes; only to be read."""
+    pytest.importorskip("onnxscript", reason="exporting needs it: pip install 'sightline-captions[onnx]'")
+
+    def make(folder: Path) -> None:
+        from sightline.onnx.export import export
+
+        copy_page(folder)
+        export(DEFAULT_MODEL, web=folder / "model")
+
+    return made_once(tmp_path_factory, "default-site", make)
+
+
+def files() -> dict[str, bytes]:
+    """Real photos, one of which the model is unsure of; a name that a spreadsheet would run; and a broken file."""
+    named = {"dog.jpg": "dog", "=photo & co.jpg": "photographer", "coffee.jpg": "coffee", "cat.jpg": "cat"}
+    found = {name: (EXAMPLES / f"{example}.jpg").read_bytes() for name, example in named.items()}
+    return {**found, "broken.jpg": found["dog.jpg"][:20_000]}
+
+
+def drop(page: Any, chosen: dict[str, bytes]) -> None:
+    page.evaluate(DROP, [[name, base64.b64encode(data).decode()] for name, data in chosen.items()])
+    page.wait_for_selector("#photos:not([hidden])")
+    page.wait_for_selector("#progress", state="hidden")
+
+
+def names(page: Any) -> list[str]:
+    return list(page.locator("#cards .name").all_text_contents())
+
+
+def caption_field(page: Any, name: str) -> Any:
+    return page.get_by_label(f"Caption of {name}", exact=True)
+
+
+def edit(page: Any, name: str, text: str) -> None:
+    caption_field(page, name).fill(text)
+    caption_field(page, name).blur()
+
+
+def download(page: Any, kind: str) -> bytes:
+    with page.expect_download() as waiting:
+        page.click(f"[data-download={kind}]")
+    return Path(waiting.value.path()).read_bytes()
+
+
+def sidecars(page: Any) -> dict[str, str]:
+    with zipfile.ZipFile(io.BytesIO(download(page, "zip"))) as file:
+        assert file.testzip() is None
+        return {name: file.read(name).decode() for name in file.namelist()}
+
+
+def alt_texts(page: Any) -> dict[str, str]:
+    html = download(page, "html").decode()
+    return {unescape(src): unescape(alt) for src, alt in re.findall(r'<img src="([^"]*)" alt="([^"]*)">', html)}
+
+
+def check_row(row: dict[str, str], name: str, expected: Caption) -> None:
+    assert row["source"] == (f"'{name}" if name.startswith("=") else name)
+    assert row["caption"] == expected.text
+    assert float(row["confidence"]) == pytest.approx(expected.confidence, abs=2e-3)
+    assert float(row["ood_score"]) == pytest.approx(expected.ood_score, abs=5e-3)
+    assert (row["unsure"], row["finished"], row["error"]) == (str(expected.unsure).lower(), "true", "")
+
+
+def test_photos_of_the_default_model_are_edited_and_downloaded(browser: Any, default_site: Path) -> None:
+    python, chosen = load(default_site / "model", runtime="onnx"), files()
+    expected = {name: python.caption(data) for name, data in chosen.items() if name != "broken.jpg"}
+    unsure = [name for name, caption in expected.items() if caption.unsure]
+    assert unsure and len(unsure) < 4, "photos of both kinds"
+    with served(default_site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
+        drop(page, chosen)
+        assert page.text_content("#counts") == f"4 captioned · {len(unsure)} unsure · 1 failed"
+        assert names(page)[: len(unsure) + 1] == [*unsure, "broken.jpg"]
+        page.select_option("#order", "added")
+        assert names(page) == list(chosen)
+        assert page.locator(".card-error:visible").all_text_contents() == [
+            "This photo is cut off or damaged: copy or download it again."
+        ]
+        for name, caption in expected.items():
+            assert caption_field(page, name).input_value() == caption.description()
+        levels = page.locator("#cards .status").evaluate_all("found => found.map((one) => one.dataset.level)")
+        assert levels == [*(caption.level for caption in expected.values()), "failed"]
+
+        rows = list(csv.DictReader(io.StringIO(download(page, "csv").decode(), newline="")))
+        assert list(rows[0]) == [*COLUMNS, "error"]
+        for row, (name, caption) in zip(rows, expected.items(), strict=False):
+            check_row(row, name, caption)
+        failed = dict.fromkeys(COLUMNS, "") | {"source": "broken.jpg"}
+        assert rows[4] == failed | {"error": "this photo is cut off or damaged: copy or download it again"}
+        told = json.loads(download(page, "json"))
+        assert [one["unsure"] for one in told] == [caption.unsure for caption in expected.values()]
+        for one, caption in zip(told, expected.values(), strict=True):
+            same = {**caption.as_dict(), "source": one["source"], "checked": False}
+            assert one.keys() == same.keys() and one["caption"] == same["caption"]
+            assert [word["text"] for word in one["words"]] == [word["text"] for word in same["words"]]
+
+        sure = {name: caption for name, caption in expected.items() if not caption.unsure}
+        assert sidecars(page) == {f"{Path(name).stem}.txt": f"{caption.text}\n" for name, caption in sure.items()}
+        encoded = {name: name.replace("=photo & co", "%3Dphoto%20%26%20co") for name in expected}
+        assert alt_texts(page) == {encoded[name]: caption.description() for name, caption in sure.items()}
+        assert f"{len(unsure)} unsure left out" in page.text_content("#report")
+        page.check("#include-unsure")
+        assert len(sidecars(page)) == len(alt_texts(page)) == 4
+        page.uncheck("#include-unsure")
+
+        edit(page, "dog.jpg", '  "Rex" & I,\n running ')
+        edit(page, "broken.jpg", "=1+1")
+        edit(page, unsure[0], "A cup of coffee.")
+        still = f" · {len(unsure) - 1} unsure" if len(unsure) > 1 else ""
+        assert page.text_content("#counts") == f"4 captioned{still} · 1 failed"
+        rows = list(csv.DictReader(io.StringIO(download(page, "csv").decode(), newline="")))
+        assert (rows[0]["caption"], rows[0]["confidence"], rows[0]["unsure"]) == ('"Rex" & I, running', "", "false")
+        assert (rows[4]["caption"], rows[4]["error"]) == ("'=1+1", "")
+        assert alt_texts(page)[unsure[0]] == "A cup of coffee."
+        (first, *_) = json.loads(download(page, "json"))
+        assert (first["checked"], first["model_caption"]) == (True, expected["dog.jpg"].text)
+        page.click("#copy-all")
+        page.get_by_text("5 captions copied.").first.wait_for()
+        lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+        assert lines[0] == 'dog.jpg\t"Rex" & I, running' and lines[4] == "broken.jpg\t'=1+1"
+        assert lines[1] == f"'=photo & co.jpg\t{expected['=photo & co.jpg'].sentence()}"
+
+        page.click("#photos [data-undo]")
+        assert caption_field(page, unsure[0]).input_value() == expected[unsure[0]].description()
+        page.get_by_label("Remove dog.jpg", exact=True).click()
+        assert names(page) == [name for name in chosen if name != "dog.jpg"]
+        assert page.evaluate("document.activeElement.ariaLabel") == "=photo & co.jpg: word by word"
+        page.keyboard.press("Control+z")
+        assert names(page) == list(chosen)
+        assert caption_field(page, "dog.jpg").input_value() == '"Rex" & I, running'
+        page.get_by_label("dog.jpg: word by word", exact=True).click()
+        page.wait_for_selector("#confidence:not([hidden])")
+        assert page.text_content("#sentence").lower() == expected["dog.jpg"].sentence().lower()
+        assert page.input_value("#wording") == '"Rex" & I, running'
+
+
+def test_a_folder_keeps_its_paths_and_the_sidecars_their_names(browser: Any, site: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "beach"
+    (folder / "day 1").mkdir(parents=True)
+    for number, name in enumerate(("dog.jpg", "dog.png", "day 1/dog.jpg", ".hidden.jpg")):
+        EVERY[number].draw((90, 60)).save(folder / name)
+    (folder / "notes.txt").write_text("no photo")
+    with served(site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
+        page.set_input_files("#folder", folder)
+        page.wait_for_selector("#progress", state="hidden")
+        assert page.text_content("#report") == "3 photos added. 2 other files in the folder skipped."
+        page.check("#include-unsure")
+        assert sorted(sidecars(page)) == ["beach/day 1/dog.txt", "beach/dog.jpg.txt", "beach/dog.png.txt"]
+        page.set_input_files("#folder", folder)  # the same photos again
+        assert len(names(page)) == 3
