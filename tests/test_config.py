@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,19 @@ def test_a_saved_part_is_held_to_a_recipes_rules_without_conversion() -> None:
         with pytest.raises(ConfigError) as caught:
             check_part(section, values)
         assert fault in str(caught.value)
+
+
+def test_the_schema_accepts_every_recipe_and_refuses_a_typo(command) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    outcome = command("recipes", "--schema")
+    assert (outcome.code, outcome.err) == (0, "")
+    validator = jsonschema.Draft202012Validator(json.loads(outcome.out))
+    validator.check_schema(validator.schema)
+    for name in recipe_names():
+        values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
+        assert validator.is_valid(values), name
+        for section in ("encoder", "decoder", "training"):
+            assert not validator.is_valid({**values, section: {**values.get(section, {}), "lerning_rate": 1}}), section
+        assert not validator.is_valid({**values, "trainning": {}})
+    values["encoder"] = {"name": "patches"}
+    assert validator.is_valid(values), "every key has a default"

@@ -136,8 +136,20 @@ recipes = typer.Typer(
 
 
 @recipes.callback(invoke_without_command=True)
-def list_recipes(context: typer.Context) -> None:
+def list_recipes(
+    context: typer.Context,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of recipe files, for editors, and exit.")
+    ] = False,
+) -> None:
     """List the recipes that come with Sightline."""
+    if schema:
+        import json
+
+        from sightline.recipes.config import recipe_schema
+
+        typer.echo(json.dumps(recipe_schema(), indent=2))
+        raise typer.Exit
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table

@@ -228,6 +228,14 @@ class Recipe(Section):
         return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of recipe files, for editors that complete and check them."""
+    schema = Recipe.model_json_schema()
+    encoder = schema["properties"]["encoder"]
+    encoder["anyOf"] = encoder.pop("oneOf")  # a section with keys of both kinds alone is valid, too
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 # Keys that `--set section.key=none` resets: those of any section that may be None.
 NONE_ALLOWED = frozenset(
     name
