@@ -23,8 +23,8 @@ from sightline.data import Dataset, load_dataset
 from sightline.errors import DataError, install_command
 from sightline.evaluation.metrics import prepare
 from sightline.evaluation.metrics.cider import Cider
-from sightline.evaluation.metrics.meteor_words import stem
 from sightline.evaluation.metrics.ptb import tokenize_all
+from sightline.evaluation.metrics.snowball import stem
 from sightline.evaluation.report import write_page
 from sightline.evaluation.scoring import Evaluation, ScoredImage, score_results
 from table import write_pages

@@ -20,8 +20,8 @@ from sightline.engine.backend import as_array
 from sightline.engine.captioner import Captioner, PreparedImage
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
 from sightline.errors import ConfigError, DataError, ImageError
-from sightline.evaluation.metrics.meteor_words import stem
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
+from sightline.evaluation.metrics.snowball import stem
 from sightline.io.progress import track
 from sightline.types import Caption
 

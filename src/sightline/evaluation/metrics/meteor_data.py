@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sightline.errors import DataError, install_command
-from sightline.evaluation.metrics.meteor_words import Sentence, Word, normalize, stem
+from sightline.evaluation.metrics.meteor_words import normalize
+from sightline.evaluation.metrics.snowball import stem
 from sightline.io.files import cache_folder
 from sightline.io.progress import track
 
@@ -170,7 +171,7 @@ def _build_words(jar: ZipFile, folder: Path) -> None:
     abbreviations = [line.split() for line in lines("nonbreaking/english.prefixes") if line and line[0] != "#"]
     words = {
         "function_words": lines("function/english.words"),
-        "prefixes": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
+        "abbreviations": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
     }
     (folder / "words.json").write_text(json.dumps(words))
 
@@ -217,23 +218,40 @@ def _blocks(path: Path) -> Iterator[list[str]]:
             yield block
 
 
+class Word(NamedTuple):
+    """A word with everything it is compared by."""
+
+    text: str
+    stem: str
+    synsets: frozenset[int]
+    is_function: bool
+
+
+class Sentence(NamedTuple):
+    """A caption's words, and its phrases that the paraphrase table knows."""
+
+    words: list[Word]
+    phrases: dict[int, list[tuple[int, int]]]  # by row of the table: start and length of each occurrence
+    paraphrases: dict[int, frozenset[int]]  # for the same rows: the rows of the paraphrases
+
+
 class MeteorData:
     """Turns captions into sentences the aligner can compare."""
 
     def __init__(self, folder: Path) -> None:
         words = json.loads((folder / "words.json").read_text())
         self.function_words: frozenset[str] = frozenset(words["function_words"])
-        self.prefixes: dict[str, bool] = words["prefixes"]
+        self.abbreviations: dict[str, bool] = words["abbreviations"]
         self.synsets = Table.open(folder, "synsets")
         self.bases = Table.open(folder, "bases")
         self.paraphrases = Table.open(folder, "paraphrases")
         self._words: dict[str, Word] = {}
-        self._rows: dict[int, dict[int, int]] = {}
+        self._rows: dict[int, frozenset[int]] = {}
 
     def sentences(self, captions: Sequence[Sequence[str]]) -> list[Sentence]:
         """One sentence per tokenised caption."""
-        texts = [normalize(" ".join(tokens).replace("|||", ""), self.prefixes) for tokens in captions]
-        sentences = [Sentence([self.word(word) for word in text]) for text in texts]
+        texts = [normalize(" ".join(tokens).replace("|||", "").split(), self.abbreviations) for tokens in captions]
+        sentences = [Sentence([self.word(word) for word in text], {}, {}) for text in texts]
         self._find_phrases(texts, sentences)
         return sentences
 
@@ -270,12 +288,15 @@ class MeteorData:
         begins = (np.cumsum(lengths) - lengths).tolist()
         for position, length in np.argwhere(rows >= 0).tolist():
             owner, row = owners[position], int(rows[position, length])
-            sentences[owner].add_phrase(row, position - begins[owner], length + 1, self._paraphrases(row))
+            sentence = sentences[owner]
+            sentence.phrases.setdefault(row, []).append((position - begins[owner], length + 1))
+            if row not in sentence.paraphrases:
+                sentence.paraphrases[row] = self._paraphrases(row)
 
-    def _paraphrases(self, row: int) -> dict[int, int]:
-        """The paraphrases of a phrase, each with its rank in the table."""
+    def _paraphrases(self, row: int) -> frozenset[int]:
+        """The paraphrases of a phrase."""
         if row not in self._rows:
-            self._rows[row] = {target: rank for rank, target in enumerate(self.paraphrases.row(row))}
+            self._rows[row] = frozenset(self.paraphrases.row(row))
         return self._rows[row]
 
 
