@@ -1,8 +1,7 @@
 """METEOR 1.5 for English, with the weights of its ranking task, as the COCO caption tools call it.
 
-The score is that of Banerjee & Lavie (2005) and Denkowski & Lavie (2011, 2014). The aligner follows the papers where they
-say what to do and the answers of the program to probes where they do not: its program was run, never read.
-docs/evaluation.md has the measured agreement.
+The score is that of Banerjee & Lavie (2005) and Denkowski & Lavie (2011, 2014). Where the papers leave the aligner
+open, it follows the answers of METEOR's program to probes. docs/evaluation.md has the measured agreement.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75  # recall, fragmentation, penal
 BEAM = 40
 LONGEST = 100  # words of a sentence that are aligned; the rest counts as unmatched
 
-# A row of statistics: length, function words (each of hypothesis, reference); for each matcher the content words matched
-# (hypothesis, reference) and function words matched (hypothesis, reference); chunks, words matched (hypothesis,
-# reference); whether the alignment is one chunk that covers both sentences.
+# A row of statistics, each pair of numbers for hypothesis and reference: words, function words; for each matcher the
+# content words and the function words matched; chunks; words matched; whether one chunk covers both sentences.
 MATCHED, CHUNKS, WHOLE, COLUMNS = 4, 20, 23, 24
 
 
@@ -78,9 +76,9 @@ def find_matches(hypothesis: Sentence, reference: Sentence) -> list[Match]:
         for other, paraphrases in reference.paraphrases.items()
         for row in paraphrases & hypothesis.phrases.keys()
     ]
-    for row, other in pairs:
+    for row, other_row in pairs:
         for start, length in hypothesis.phrases[row]:
-            for other_start, other_length in reference.phrases[other]:
+            for other_start, other_length in reference.phrases[other_row]:
                 if start + length <= LONGEST and other_start + other_length <= LONGEST:
                     phrases.append(Match(PARAPHRASE, start, length, other_start, other_length))
     phrases.sort(key=lambda match: (-match.reference_length, match.start, match.length))
@@ -133,12 +131,12 @@ def align(hypothesis: Sentence, reference: Sentence) -> list[Match]:
             extended.sort(key=lambda path: path[:2])
             del extended[BEAM:]
         paths = extended
-    path: Path | None = min(paths, key=lambda path: (path.cost, path.closed + (path.next >= 0)))
+    last: Path | None = min(paths, key=lambda path: (path.cost, path.closed + (path.next >= 0)))
     found: list[Match] = []
-    while path is not None:
-        if path.match and (not found or found[-1] is not path.match):
-            found.append(path.match)
-        path = path.before
+    while last is not None:
+        if last.match:
+            found.append(last.match)
+        last = last.before
     return sorted(found, key=lambda match: match.start)
 
 
