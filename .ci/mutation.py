@@ -62,6 +62,7 @@ TESTS = {
     "evaluation/metrics": "metrics/test_text_metrics metrics/test_bootstrap test_evaluate",
     "engine/confidence": "test_calibration test_confidence",
     "engine/retrieval": "test_retrieval",
+    "engine/pipeline": "test_pipeline",
     "engine/backend": "test_captioner test_exported test_shipped_graphs",
     "engine/torch_backend": "test_captioner test_decoding test_explain",
     "engine": "test_captioner test_cli_caption test_retrieval test_evaluate test_exported",

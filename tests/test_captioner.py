@@ -229,6 +229,12 @@ def test_each_model_of_an_ensemble_gets_the_photo_as_it_was_trained() -> None:
         np.testing.assert_allclose(found.grid, expected.grid, rtol=1e-5)
 
 
+def test_a_model_of_torch_is_called_by_one_thread(captioner: Captioner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.engine.captioner.all_threads", lambda: 4)
+    assert captioner.for_threads(1) == (captioner, 1)
+    assert captioner.for_threads(2) == (captioner, 1)
+
+
 def test_a_prepared_photo_knows_which_part_of_it_is_encoded() -> None:
     square = Preprocess(size=20, resize=20, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), fit="crop")
     image = prepare_image(Image.new("RGB", (80, 40)), [square, replace(square, fit="squash")], picture_side=16)

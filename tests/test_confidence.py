@@ -153,6 +153,12 @@ def test_the_file_holds_everything_and_gives_it_back() -> None:
     assert mean.tolist() == [0.5] * DIMENSION
 
 
+def test_one_dimension_is_enough() -> None:
+    one = encode_halves(np.ones(1))
+    photos = Photos(dimension=1, directions=1, mean=one, matrix=one, limit=0.5)
+    assert photos.ood_score(np.array([[1.0], [3.0]])).tolist() == [0, 4]
+
+
 def _set(place: str, value: object):
     def change(data: dict) -> None:
         *path, last = place.split(".")

@@ -434,6 +434,25 @@ def test_impossible_options_are_refused(wrong):
         DecodingOptions(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"beam": 0}, "beam is 0, give 1 to 1000"),
+        ({"max_length": 2}, "max_length is 2, give 3 or more"),
+        ({"sample": True, "temperature": 0}, "temperature is 0, give more than 0"),
+        ({"sample": True, "top_p": 2}, "top_p is 2, give more than 0, up to 1"),
+        (
+            {"max_length": 10, "min_length": 9},
+            "min_length is 9 but max_length 10 leaves room for 8, as it counts start and end",
+        ),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(wrong, told):
+    with pytest.raises(ConfigError) as error:
+        DecodingOptions(**wrong)
+    assert str(error.value) == f"decoding options: {told}"
+
+
 @pytest.mark.parametrize("seed", [2**63 - 1, 1 - 2**63])
 def test_a_seed_may_be_any_number_of_64_bits(seed):
     assert DecodingOptions(sample=True, seed=seed).seed == seed

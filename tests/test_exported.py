@@ -53,6 +53,14 @@ def test_a_folder_with_both_takes_onnxruntime_if_it_is_of_the_same_weights(
     assert load(both, runtime="onnx").runtimes == ["onnxruntime, float32"]  # it has weights of its own
 
 
+def test_unless_told_otherwise_every_core_computes(
+    exported_folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "all_threads", lambda: 2)
+    assert backend.OnnxBackend(exported_folders[1]).batch_size == backend.BATCH
+    assert backend.OnnxBackend(exported_folders[1], threads=1).batch_size == 1
+
+
 def test_what_cannot_run_is_reported_in_one_line(
     exported_folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

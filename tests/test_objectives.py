@@ -15,7 +15,7 @@ from sightline.decoding import sampling
 from sightline.errors import ConfigError
 from sightline.nn.decoders import build_decoder
 from sightline.tokenizers import TOKENIZERS
-from sightline.training.objectives import OBJECTIVES
+from sightline.training.objectives import OBJECTIVES, distillation
 from sightline.training.objectives.base import CrossEntropy, doubly_stochastic
 from sightline.training.objectives.distillation import Distillation
 from sightline.training.objectives.hard_attention import HardAttention
@@ -124,6 +124,15 @@ def each_path(model, batch, objective, monkeypatch):
         )
         loss, _ = objective(model, batch)
         yield chance, likelihood, loss
+
+
+def test_hard_attention_adds_the_doubly_stochastic_penalty_of_each_word(hard):
+    batch = batch_of([[1, 4, 5, 2], [1, 6, 2, 0]], photos=2)
+    hard.eval()  # without draws
+    plain, penalised = (HardAttention(pad=0, doubly_stochastic=weight)(hard, batch)[0] for weight in (0.0, 3.0))
+    attention = hard(batch.photos, batch.tokens[:, :-1]).attention
+    penalty = 3 * doubly_stochastic(attention, batch.tokens[:, 1:] != 0).sum() / 5
+    assert (penalised - plain).item() == pytest.approx(penalty.item())
 
 
 @pytest.mark.parametrize("guess", [0.0, -1.7])
@@ -338,12 +347,15 @@ def test_the_truth_penalty_counts_distinct_objects_that_the_photo_lacks(caption,
 def test_the_greedy_baseline_pays_the_truth_penalty_too(critic):
     """Draws of exactly the greedy caption have no advantage over it, whatever they name."""
     model, tokenizer, context = critic
+    dog = tokenizer.ids["dog"]
     with torch.no_grad():
-        model.decoder.output.bias[tokenizer.ids["dog"]] = 50.0  # draws and greedy captions alike: "dog dog dog"
+        model.decoder.output.bias[dog] = 3.0  # the greedy caption is "dog dog dog", though others are possible
     context.objects = [frozenset({"cat"})] * 3
     objective = SelfCritical(pad=0, samples=2, baseline="greedy", truth_penalty=5.0)
     objective.prepare(model, context)
+    objective._draw = lambda *_: torch.tensor([[tokenizer.start, dog, dog, dog]] * 2)
     loss, logs = objective(model, batch_of([[1, 4, 2]]))
+    assert logs["nll"].item() > 1e-3, "the draws must be uncertain for this to be a test"
     assert logs["false_objects"].item() == 1 and logs["reward"].item() < -3
     assert gradient(loss, model).abs().max() < 1e-9
 
@@ -358,6 +370,22 @@ def test_draws_of_equal_reward_have_no_advantage(critic, monkeypatch):
     assert gradient(loss, model).abs().max() < 1e-9
     others = objective._baseline(model.decoder, None, None, torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
     assert others.flatten().tolist() == pytest.approx([11 / 3, 10 / 3, 3, 2])
+
+
+def test_the_self_critical_loss_is_a_mean_over_draws_however_many_captions_a_photo_has(critic):
+    model, tokenizer, context = critic
+    red, dog = tokenizer.ids["red"], tokenizer.ids["dog"]
+    draws = torch.tensor([[1, red, dog, 2], [1, dog, 2, 0]])
+    objective = SelfCritical(pad=0, samples=2)
+    objective.prepare(model, context)
+    objective._draw = lambda *_: draws
+    once, logs = objective(model, batch_of([[1, 4, 2]]))
+    twice, _ = objective(model, batch_of([[1, 4, 2], [1, 5, 2]]))
+    of_four = Batch(**{**batch_of([[1, 4, 2]]).__dict__, "caption_count": 4})  # one of four photos of an update
+    assert twice.item() == once.item() == pytest.approx(4 * objective(model, of_four)[0].item())
+    assert abs(once.item()) > 1e-3
+    log_chances = [log_chance(model, row[None]).item() for row in draws]
+    assert logs["nll"].item() == pytest.approx(-sum(log_chances) / 5)  # three tokens and two; padding does not count
 
 
 def test_the_truth_penalty_needs_labels(critic):
@@ -440,3 +468,24 @@ def test_a_student_comes_to_agree_with_its_teacher_in_words_and_features():
         losses.append((float(logs["divergence"]), float(logs["features"])))
     assert losses[-1][0] < losses[0][0] / 5
     assert losses[-1][1] < losses[0][1] / 5
+
+
+def test_the_feature_loss_compares_what_both_decoders_read_of_each_cell():
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    nn.init.normal_(teacher.decoder.photo.weight)
+    objective = Distillation(0, teacher, DEPTH, feature_weight=1.0, init_from_teacher=True)
+    features = some_features(2)
+    cells = [*features.grid.flatten(0, 1), *features.pooled]
+    pairs = [(student.decoder.photo(cell), teacher.decoder.photo(cell)) for cell in cells]
+    cosines = [(one @ other / one.norm() / other.norm()).item() for one, other in pairs]
+    distance = objective._distance(student, features, features).item()
+    assert distance == pytest.approx(1 - sum(cosines) / len(cosines))
+
+
+def test_the_map_to_the_teachers_features_is_fitted_to_so_many_photos_and_no_more(monkeypatch):
+    monkeypatch.setattr(distillation, "FITTED_PHOTOS", 4)
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    batch = batch_of([[1, 5, 2]])
+    batches = iter([Batch(**{**batch.__dict__, "teacher": batch.photos})] * 6)
+    distillation.init_decoder(student, teacher, batches)
+    assert len(list(batches)) == 2

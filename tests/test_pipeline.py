@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 import sightline
-from sightline.engine.pipeline import ImageToTextPipeline
+from sightline.engine.pipeline import ImageToTextPipeline, _as_output
 from sightline.errors import ConfigError, ImageError
+from sightline.types import Caption
 
 ROOT = Path(__file__).parents[1]
 DOG = ROOT / "examples" / "dog.jpg"
@@ -31,6 +32,11 @@ def test_every_kind_of_photo_gives_a_dictionary_with_its_text(pipe: ImageToTextP
         assert [output["generated_text"] for output in outputs] == [TEXT] * 5
     assert pipe(str(DOG)) == [{"generated_text": TEXT, "confidence": 0.886, "unsure": False}]
     assert pipe([]) == []
+
+
+def test_a_confidence_has_four_decimals():
+    caption = Caption("a dog", (), 0.0, calibrated=0.123456)
+    assert _as_output(caption)["confidence"] == 0.1235
 
 
 def test_options_reach_the_decoder(pipe: ImageToTextPipeline):

@@ -102,10 +102,11 @@ def test_captions_do_not_depend_on_the_batch() -> None:
     assert every == [captions_with(datastore, photos(one), beam=2)[0] for one in (0, 1, 2, 0)]
 
 
-def test_probabilities_still_add_up() -> None:
-    retriever = Retriever(datastore_of("a wombat runs", weight=0.3), WORDS)
+@pytest.mark.parametrize("nearest", [0, 1], ids=["with a new word", "without one"])
+def test_probabilities_still_add_up(nearest: int) -> None:
+    retriever = Retriever(datastore_of("a wombat runs", "a cat sleeps", weight=0.3, neighbours=1), WORDS)
     decoder = RetrievalDecoder(Flat(), retriever)
-    logits, _, _ = decoder.step(np.array([WORDS.start]), decoder.start(photos(0)))
+    logits, _, _ = decoder.step(np.array([WORDS.start]), decoder.start(photos(nearest)))
     assert logits.shape == (1, retriever.tokenizer.size)
     assert np.exp(logits).sum() == pytest.approx(1, abs=1e-5)
 
@@ -159,6 +160,13 @@ def test_a_damaged_datastore_is_named(tmp_path: Path, damage, message: str) -> N
     damage(plain)
     (tmp_path / "mine" / "datastore.json").write_text(json.dumps(plain))
     with pytest.raises((CheckpointError, ConfigError), match=message):
+        Datastore.read(tmp_path / "mine")
+
+
+def test_too_many_vectors_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datastore_of("a dog runs").save(tmp_path / "mine")
+    monkeypatch.setattr("sightline.engine.retrieval.LARGEST", 16)
+    with pytest.raises(CheckpointError, match=r"datastore\.safetensors has 0 MB, more than 0$"):
         Datastore.read(tmp_path / "mine")
 
 

@@ -66,6 +66,11 @@ def test_a_system_does_not_differ_from_itself() -> None:
     assert paired(Rouge(), rows, rows, resamples=50)["rouge_l"] == {"difference": 0, "low": 0, "high": 0, "p": 1}
 
 
+def test_the_p_value_counts_both_sides_and_the_observed_difference() -> None:
+    better, worse = np.full((5, 1), 0.6), np.full((5, 1), 0.5)
+    assert paired(Rouge(), better, worse, resamples=99)["rouge_l"]["p"] == pytest.approx(2 * (0 + 1) / (99 + 1))
+
+
 def test_equal_systems_seem_different_about_one_time_in_twenty() -> None:
     generator = np.random.default_rng(6)
     found = sum(

@@ -62,6 +62,7 @@ def test_there_are_the_80_categories_of_coco_and_each_is_known_by_its_name():
         ("the dog's tail", {"dog"}),
         ("the men's room has urinals", {"toilet"}),
         ("a pitcher of water", set()),
+        ("two firemen", {"person"}),
         ("a nice view", set()),
         ("", set()),
     ],
