@@ -100,7 +100,7 @@ def test_the_fit_holds_on_photos_it_has_not_seen() -> None:
         assert after < min(0.06, before / 3), name
         assert found[name]["after"]["brier"] < found[name]["before"]["brier"]
     assert found["words"]["after"]["count"] == 4000
-    assert 0.02 < found["marked"] < 0.08
+    assert 0.05 < found["marked"] < 0.15
     fresh, _ = made_world(400, seed=1)
     confidence = fit(observed, Statistics.of(train))
     judged = confidence.judge([one.caption for one in fresh], np.stack([one.pooled for one in fresh]))

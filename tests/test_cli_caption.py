@@ -12,6 +12,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 from commands import Command, process
+from default_model import SENTENCE
 
 import sightline.cli
 from sightline.cli.console import decoding_options
@@ -134,7 +135,7 @@ def test_alt_text_of_unsure_captions(command: Command, tmp_path: Path):
         return [line.split("\t")[1] for line in outcome.out.splitlines()], outcome.complaints
 
     texts, complaints = ask()
-    assert texts == ["A brown and black dog is running through the grass.", "", ""]
+    assert texts == [SENTENCE, "", ""]
     assert complaints == ["2 photos have no alt text: their captions are unsure (see --include-unsure)"]
     texts, complaints = ask("--include-unsure")
     assert all(texts) and complaints == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from default_model import CAPTION, CONFIDENCE
 from PIL import Image
 
 import sightline
@@ -17,7 +18,6 @@ from sightline.types import Caption
 
 ROOT = Path(__file__).parents[1]
 DOG = ROOT / "examples" / "dog.jpg"
-TEXT = "a brown and black dog is running through the grass"
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def test_every_kind_of_photo_gives_a_dictionary_with_its_text(pipe: ImageToTextP
     picture = Image.open(DOG)
     photos: list[Any] = [str(DOG), DOG, DOG.read_bytes(), picture, np.asarray(picture)]
     for outputs in (pipe(photos, batch_size=2), pipe(photo for photo in photos), [pipe(photo)[0] for photo in photos]):
-        assert [output["generated_text"] for output in outputs] == [TEXT] * 5
-    assert pipe(str(DOG)) == [{"generated_text": TEXT, "confidence": 0.886, "unsure": False}]
+        assert [output["generated_text"] for output in outputs] == [CAPTION] * 5
+    assert pipe(str(DOG)) == [{"generated_text": CAPTION, "confidence": CONFIDENCE, "unsure": False}]
     assert pipe([]) == []
 
 
@@ -41,7 +41,7 @@ def test_a_confidence_has_four_decimals():
 
 def test_options_reach_the_decoder(pipe: ImageToTextPipeline):
     assert len(pipe(DOG, max_new_tokens=3)[0]["generated_text"].split()) == 3
-    assert pipe(DOG, max_new_tokens=500)[0]["generated_text"] == TEXT
+    assert pipe(DOG, max_new_tokens=500)[0]["generated_text"] == CAPTION
     (output,) = pipe([DOG], candidates=3)
     assert len({output["generated_text"], *(other["generated_text"] for other in output["others"])}) == 3
     with pytest.raises(ConfigError, match="unknown option 'num_beams'"):
@@ -53,7 +53,7 @@ def test_a_bad_photo_raises_alone_and_has_an_error_among_others(pipe: ImageToTex
     with pytest.raises(ImageError, match="does not exist"):
         pipe(absent)
     good, bad = pipe([DOG, absent])
-    assert (good["generated_text"], bad["generated_text"]) == (TEXT, "")
+    assert (good["generated_text"], bad["generated_text"]) == (CAPTION, "")
     assert "error" not in good and "does not exist" in bad["error"]
 
 
@@ -68,11 +68,11 @@ def test_the_documented_code_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     page = (ROOT / "docs" / "captioning.md").read_text(encoding="utf-8")
     (block,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "pipeline" in code]
     exec(block, {})
-    assert capsys.readouterr().out == f"{TEXT}\n" + f"{TEXT} 0.886 False\n" * 2
+    assert capsys.readouterr().out == f"{CAPTION}\n" + f"{CAPTION} {CONFIDENCE} False\n" * 2
     stages = re.search(r"\| transformers \| Sightline \|\n.*?\n\n", page, re.DOTALL)
     assert stages
     names: dict[str, Any] = {"sightline": sightline, "photo": DOG, "name": "default"}
     cells = [line.split(" | ")[1].strip(" |`") for line in stages[0].splitlines()[2:7]]
     for statement in cells[:4]:
         exec(statement, names)
-    assert eval(cells[4], names) == [TEXT]
+    assert eval(cells[4], names) == [CAPTION]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from default_model import SENTENCE
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("prometheus_client")
@@ -19,7 +20,6 @@ from serving import Reply, RunningServer, serving
 import sightline
 
 DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
-SENTENCE = "A brown and black dog is running through the grass."
 IMAGE = base64.b64encode(DOG.read_bytes()).decode()
 URL = f"data:image/jpeg;base64,{IMAGE}"
 TOKEN = "open-sesame"

@@ -94,7 +94,7 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
             f"encoder.weights={calibrated_weights(recipe.encoder.name, tmp_path)}",
             f"encoder.image_size={size}",
         ]
-        changes += ["encoder.grid=none"] if recipe.encoder.name == "clip-vit-b16" else []
+        changes += ["encoder.grid=none"] if recipe.encoder.name in ("clip-vit-b16", "dinov2-vits14") else []
     if recipe.objective.name == "self-critical":
         changes.append("objective.truth_penalty=0")  # these photos have no object labels
     if recipe.decoder.name == "transformer":
@@ -141,12 +141,13 @@ def first_stage(name: str) -> str | None:
     return {
         "dinov2-finetune": "dinov2-transformer",
         "clip-coco-scst": "clip-coco",
+        "dinov2-coco-scst": "dinov2-coco",
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
         "tinyvit-distilled": "tinyvit-transformer",
         "tinyvit-scst": "tinyvit-transformer",
         "distilled": "dinov2-transformer",
-        "own-photos": "tinyvit-transformer",
+        "own-photos": "dinov2-coco",
     }.get(name)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from bulking import in_child, kill_at_operation, was_killed
 from commands import ENVIRONMENT, Command
+from default_model import CAPTION
 
 from sightline.bulk.job import BulkOptions, BulkSummary
 from sightline.bulk.job_folder import BulkOutput
@@ -200,7 +201,7 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
         running.kill()
         running.wait()
     (row,) = csv.DictReader(output.open())
-    assert row["caption"] == "a brown and black dog is running through the grass"
+    assert row["caption"] == CAPTION
     once = command("watch", folder, "-o", output, "--once")
     assert (once.code, once.out, once.err) == (1, "", "")
     assert command("watch", folder, "-o", f"{folder.parent}/x/").code == 2

@@ -3,7 +3,8 @@
     python results/tools/add_row.py runs/sat-soft-vgg19 --data flickr8k/ --commit 1a2b3c4
 
 Captions val and test as `sightline evaluate` does, but takes the encoder's features from the feature cache
-(SIGHTLINE_CACHE), where training left them, and adds new ones. Writes NAME.json (scores times 100, 95 %
+(SIGHTLINE_CACHE), where training left them, and adds new ones. With --exported an exported model is scored as it
+runs for its users, features included. Writes NAME.json (scores times 100, 95 %
 intervals, command, commit, seed, signature), NAME.captions.json (test captions in COCO's results format),
 NAME.curve.json (the run's epochs), and brings README.md and RESULTS.md up to date.
 
@@ -70,8 +71,16 @@ def captions_from_cache(
 
 
 def score(
-    captioner: Captioner, dataset: Dataset, split: str, limit: int | None, precision: str, options: dict[str, Any]
+    captioner: Captioner,
+    dataset: Dataset,
+    split: str,
+    limit: int | None,
+    precision: str | None,
+    options: dict[str, Any],
 ) -> Evaluation:
+    """With the cached features of this precision, or with None as `sightline evaluate` does."""
+    if precision is None:
+        return evaluate(captioner, dataset, split, limit=limit, **options)
     captions = captions_from_cache(captioner, dataset.examples(split)[:limit], precision, **options)
     found = evaluate(captioner, dataset, split, captions=captions, limit=limit, **options)
     return found if precision == "float32" else replace(found, signature=f"{found.signature}|encoder:{precision}")
@@ -88,8 +97,9 @@ def make_row(
 ) -> tuple[Row, dict[str, str]]:
     """The row and the test captions, none with ``val_only``; ``given`` is what the folders do not know."""
     facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
-    captioner = load(*models, runtime="torch")  # cached features are torch's
-    precision = given.get("precision") or recipe_of(models[0]).data.cache_precision
+    exported = bool(given.get("exported"))
+    captioner = load(*models, runtime="onnx" if exported else "torch")  # cached features are torch's
+    precision = None if exported else given.get("precision") or recipe_of(models[0]).data.cache_precision
     val = score(captioner, dataset, "val", limit, precision, options)
     test = None if val_only else score(captioner, dataset, "test", limit, precision, options)
     metrics = [read_json(folder / "metrics.json") for folder in models if (folder / "metrics.json").is_file()]
@@ -175,6 +185,7 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("--ensemble", action="store_true", help="several models together are one row; needs --name")
     reader.add_argument("--val-only", action="store_true", help="score val only")
     reader.add_argument("--again", action="store_true", help="score test although the row has test scores already")
+    reader.add_argument("--exported", action="store_true", help="score the exported graphs, without the feature cache")
     about = reader.add_argument_group("what the folder may not know")
     about.add_argument("--commit", help="at which the run was trained; needed unless run.json says it")
     about.add_argument("--command", help="that trains it; otherwise written from the run's recipe")

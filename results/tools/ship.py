@@ -1,13 +1,16 @@
-"""Make a finished run the default model: its weights in half precision, with the scores of its row.
+"""Make a finished run the default model: its weights in int8, with the scores of its row.
 
-    python results/tools/ship.py runs/tinyvit-scst runs/shipped
-    python results/tools/add_row.py runs/shipped --name tinyvit-scst --data flickr8k/ --commit 1a2b3c4
-    python results/tools/ship.py runs/shipped --row tinyvit-scst
-    sightline export default --licence Apache-2.0 && sightline calibrate default --data flickr8k/
+    python results/tools/ship.py runs/dinov2-coco-scst runs/shipped
+    sightline export runs/shipped --int8-arithmetic
+    python results/tools/add_row.py runs/shipped --exported --name dinov2-coco-scst --data flickr8k/ --commit 1a2b3c4
+    python results/tools/add_row.py runs/shipped --exported --name dinov2-coco-scst --data coco/ --commit 1a2b3c4
+    python results/tools/ship.py runs/shipped --row dinov2-coco-scst
+    sightline export default --int8-arithmetic --licence Apache-2.0
+    sightline calibrate default --data coco/ --data flickr8k/
     python results/tools/confidence_check.py default
 
-The row is scored on the very weights that are shipped, so the first line makes them, with the run's own records, and
-the third copies them with the row's scores. The model's card is written by people.
+The rows are scored on the very files that are shipped, so the first two lines make them, with the run's own records,
+and the fifth copies the weights with the row's scores. The model's card is written by people.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ PRECISION: Final = "int8"
 GRAPHS = ("*.onnx", "sightline.json")
 
 
-def halve(source: Path, target: Path) -> None:
-    """The run again, its weights in half precision, its records as they were."""
+def quantize(source: Path, target: Path) -> None:
+    """The run again, its weights in int8, its records as they were."""
     save_checkpoint(target, load_checkpoint(source), PRECISION)
     for name in RECORDS:
         shutil.copy(source / name, target / name)
@@ -49,21 +52,20 @@ def ship(source: Path, name: str, target: Path = DEFAULT_MODEL, results: Path = 
     for pattern in GRAPHS:  # they belong to the weights that go
         for path in target.glob(pattern):
             path.unlink()
-    save_checkpoint(
-        target, replace(checkpoint, metrics=scores | facts, recipe=public(checkpoint.recipe)), precision="float16"
-    )
+    shipped = replace(checkpoint, metrics=scores | facts, recipe=public(checkpoint.recipe))
+    save_checkpoint(target, shipped, PRECISION)
 
 
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("run", type=Path, help="the run's folder")
-    reader.add_argument("half", type=Path, nargs="?", help="where its half-precision copy goes")
+    reader.add_argument("copy", type=Path, nargs="?", help="where its int8 copy goes")
     reader.add_argument("--row", help="make it the default model, with this row's scores")
     given = reader.parse_args(arguments)
-    if (given.half is None) == (given.row is None):
-        raise ConfigError("give a folder for the half-precision copy, or --row with the row it was scored as")
-    if given.half:
-        halve(given.run, given.half)
+    if (given.copy is None) == (given.row is None):
+        raise ConfigError("give a folder for the int8 copy, or --row with the row it was scored as")
+    if given.copy:
+        quantize(given.run, given.copy)
     else:
         ship(given.run, given.row)
         print("now export, calibrate and check it, and write its card: --help has the commands")

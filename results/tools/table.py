@@ -30,9 +30,9 @@ LABELS = {  # short: the tables have many columns
 SHORT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_4_no_bp", "meteor", "rouge_l")
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 README_ROWS = {
-    "dinov2-scst": "DINOv2 ViT-S/14 + transformer, self-critical training",
-    "tinyvit-scst": "TinyViT-5M + transformer, distilled from it",
-    "sat-soft-resnet50": "Show, Attend and Tell, soft attention, ResNet-50",
+    "clip-coco-scst": "CLIP ViT-B/16 + transformer, COCO and Flickr8k",
+    "dinov2-coco-scst": "DINOv2 ViT-S/14 + transformer, COCO and Flickr8k",
+    "dinov2-scst": "DINOv2 ViT-S/14 + transformer, Flickr8k alone",
     "sat-hard-vgg19": "Show, Attend and Tell, hard attention, VGG-19",
     "nic-resnet50": "CNN + LSTM, ResNet-50, no attention",
 }
@@ -69,14 +69,16 @@ def _some(blocks: dict[str, str], *names: str) -> dict[str, str]:
 def best_systems(folder: Path) -> str:
     """The README's table: one system of each kind."""
     rows = {name: row for name, row in read_rows(folder).items() if row.test and name in README_ROWS}
+    coco = {name: row for name, row in read_rows(folder / "coco").items() if row.test}
     default = checkpoint_hash(DEFAULT_MODEL)
     lines = []
     for name, row in rows.items():
         mark = "**" if row.checkpoint == default else ""
         what = README_ROWS[name] + (", the default model" if mark else "")
-        scores = (number(row.test[key]) for key in ("bleu_4", "meteor", "cider"))
-        lines.append([f"{mark}{what}{mark}", *scores, f"{row.parameters / 1e6:.1f} M"])
-    return table(["system", "BLEU-4", "METEOR", "CIDEr-D", "parameters"], lines, left=1)
+        scores = [number(row.test[key]) for key in ("bleu_4", "meteor", "cider")]
+        everyday = number(coco[name].test["cider"]) if name in coco else ""
+        lines.append([f"{mark}{what}{mark}", *scores, everyday, f"{row.parameters / 1e6:.1f} M"])
+    return table(["system", "BLEU-4", "METEOR", "CIDEr-D", "CIDEr-D on COCO", "parameters"], lines, left=1)
 
 
 def systems(folder: Path) -> str:
