@@ -26,7 +26,7 @@ from sightline.io.progress import track
 from sightline.types import Caption
 
 RIGHT = 2 / 3  # of a caption's content words
-OOD, DOUBTFUL = 0.04, 0.06  # shares of val photos marked for their ood_score, and for their captions
+OOD, DOUBTFUL = 0.01, 0.08  # shares of val photos marked for their ood_score, and for their captions
 DIRECTIONS = 0.2  # of the feature space: those in which training photos differ least
 PHOTOS_PER_FEATURE = 5  # of the training split: fewer do not determine these directions
 FEWEST = 20
