@@ -108,7 +108,7 @@ def test_the_fit_holds_on_photos_it_has_not_seen() -> None:
         (word.confidence, hit) for caption, one in zip(judged, fresh) for word, hit in zip(caption.words, one.used)
     ]
     assert reliability(pairs)["ece"] < 0.04
-    assert np.mean([caption.unsure for caption in judged]) < 0.08
+    assert np.mean([caption.unsure for caption in judged]) < 0.15
 
 
 def test_the_check_judges_no_photo_by_itself() -> None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from default_model import SENTENCE
 from PIL import Image
 
 import sightline
@@ -22,7 +23,7 @@ def test_a_caption_of_the_default_model_shows_its_overlay() -> None:
     shown = caption._repr_html_()
     found = re.fullmatch(r'<img alt="([^"]+)" style="[^"]+" src="data:image/jpeg;base64,([^"]+)">', shown)
     assert found is not None
-    assert found[1] == "A brown and black dog is running through the grass."
+    assert found[1] == SENTENCE
     assert Image.open(io.BytesIO(base64.b64decode(found[2]))).size == caption.overlay().size
     text = replace(caption, photo=None, text="a <b> dog")._repr_html_()
     assert text == f"<p>A &lt;b&gt; dog. <small>({caption.certainty()})</small></p>"

@@ -86,7 +86,7 @@ def test_the_server_exports_the_page_s_model_while_it_works(
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     ready = make_exported(tiny_model, tmp_path / "ready")
     exporter = tmp_path / "python"
-    exporter.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nmkdir -p "$6" && cp {ready}/* "$6"\n')
+    exporter.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nmkdir -p "$7" && cp {ready}/* "$7"\n')
     exporter.chmod(0o755)
     monkeypatch.setattr(browser.sys, "executable", str(exporter))
     captioner = load(tiny_model, runtime="torch")

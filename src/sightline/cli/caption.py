@@ -266,7 +266,7 @@ def explain(
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Show what the model looked at while writing each word of a photo's caption. The page has up to five captions."""
+    """Show what the model looked at while writing each word. A page has up to five captions."""
     source, target = _files(photo, output)
     options = decoding_options(settings, beam=beam, candidates=candidates)
 

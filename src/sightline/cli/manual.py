@@ -49,6 +49,7 @@ def _commands(context: Any) -> Iterator[str]:
         yield f".SS {_text(inner.command_path)}"
         if hasattr(command, "list_commands"):
             yield _text(" ".join(_paragraphs(command.help)))
+            yield from _options(inner)
             yield from _commands(inner)
             continue
         yield from (_usage(inner), ".PP")

@@ -171,7 +171,7 @@ def _build_words(jar: ZipFile, folder: Path) -> None:
     abbreviations = [line.split() for line in lines("nonbreaking/english.prefixes") if line and line[0] != "#"]
     words = {
         "function_words": lines("function/english.words"),
-        "abbreviations": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
+        "prefixes": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
     }
     (folder / "words.json").write_text(json.dumps(words))
 
@@ -219,20 +219,27 @@ def _blocks(path: Path) -> Iterator[list[str]]:
 
 
 class Word(NamedTuple):
-    """A word with everything it is compared by."""
+    """A word and what the first three matchers compare."""
 
     text: str
     stem: str
-    synsets: frozenset[int]
-    is_function: bool
+    synsets: frozenset[int] = frozenset()
+    function: bool = False
 
 
-class Sentence(NamedTuple):
-    """A caption's words, and its phrases that the paraphrase table knows."""
+class Sentence:
+    """A caption's words, and those of its phrases for which paraphrases are known."""
 
-    words: list[Word]
-    phrases: dict[int, list[tuple[int, int]]]  # by row of the table: start and length of each occurrence
-    paraphrases: dict[int, frozenset[int]]  # for the same rows: the rows of the paraphrases
+    def __init__(self, words: list[Word]) -> None:
+        self.words = words
+        self.occurrences: dict[int, list[tuple[int, int]]] = {}  # phrase: (start, length) of each occurrence
+        self.phrases: list[tuple[int, int, dict[int, int]]] = []  # start, length, {paraphrase: rank}
+
+    def add_phrase(self, phrase: int, start: int, length: int, paraphrases: dict[int, int]) -> None:
+        """Note that `phrase` occurs; call by rising start, and by rising length within one start."""
+        self.occurrences.setdefault(phrase, []).append((start, length))
+        if paraphrases:
+            self.phrases.append((start, length, paraphrases))
 
 
 class MeteorData:
@@ -241,17 +248,17 @@ class MeteorData:
     def __init__(self, folder: Path) -> None:
         words = json.loads((folder / "words.json").read_text())
         self.function_words: frozenset[str] = frozenset(words["function_words"])
-        self.abbreviations: dict[str, bool] = words["abbreviations"]
+        self.abbreviations: dict[str, bool] = words["prefixes"]
         self.synsets = Table.open(folder, "synsets")
         self.bases = Table.open(folder, "bases")
         self.paraphrases = Table.open(folder, "paraphrases")
         self._words: dict[str, Word] = {}
-        self._rows: dict[int, frozenset[int]] = {}
+        self._rows: dict[int, dict[int, int]] = {}
 
     def sentences(self, captions: Sequence[Sequence[str]]) -> list[Sentence]:
         """One sentence per tokenised caption."""
         texts = [normalize(" ".join(tokens).replace("|||", "").split(), self.abbreviations) for tokens in captions]
-        sentences = [Sentence([self.word(word) for word in text], {}, {}) for text in texts]
+        sentences = [Sentence([self.word(word) for word in text]) for text in texts]
         self._find_phrases(texts, sentences)
         return sentences
 
@@ -288,15 +295,12 @@ class MeteorData:
         begins = (np.cumsum(lengths) - lengths).tolist()
         for position, length in np.argwhere(rows >= 0).tolist():
             owner, row = owners[position], int(rows[position, length])
-            sentence = sentences[owner]
-            sentence.phrases.setdefault(row, []).append((position - begins[owner], length + 1))
-            if row not in sentence.paraphrases:
-                sentence.paraphrases[row] = self._paraphrases(row)
+            sentences[owner].add_phrase(row, position - begins[owner], length + 1, self._paraphrases(row))
 
-    def _paraphrases(self, row: int) -> frozenset[int]:
-        """The paraphrases of a phrase."""
+    def _paraphrases(self, row: int) -> dict[int, int]:
+        """The paraphrases of a phrase, each with its rank in the table."""
         if row not in self._rows:
-            self._rows[row] = frozenset(self.paraphrases.row(row))
+            self._rows[row] = {target: rank for rank, target in enumerate(self.paraphrases.row(row))}
         return self._rows[row]
 
 
