@@ -20,7 +20,7 @@ pytest.importorskip("fastapi", reason="the server's extra is not installed: pip 
 from serving import RunningServer, serving
 
 ROOT = Path(__file__).parents[1]
-DEPLOY = ROOT / "deploy"
+DEPLOY = ROOT / "examples" / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
 
