@@ -48,10 +48,12 @@ def default_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files() -> dict[str, bytes]:
-    """Real photos, one of which the model is unsure of; a name that a spreadsheet would run; and a broken file."""
-    named = {"dog.jpg": "dog", "=photo & co.jpg": "photographer", "coffee.jpg": "coffee", "cat.jpg": "cat"}
+    """Real photos; a drawing, of which the model is unsure; a name that a spreadsheet would run; and a broken file."""
+    named = {"dog.jpg": "dog", "=photo & co.jpg": "photographer", "cat.jpg": "cat"}
     found = {name: (EXAMPLES / f"{example}.jpg").read_bytes() for name, example in named.items()}
-    return {**found, "broken.jpg": found["dog.jpg"][:20_000]}
+    drawing = io.BytesIO()
+    EVERY[0].draw((400, 300)).save(drawing, "PNG")
+    return {**found, "drawing.png": drawing.getvalue(), "broken.jpg": found["dog.jpg"][:20_000]}
 
 
 def drop(page: Any, chosen: dict[str, bytes]) -> None:
