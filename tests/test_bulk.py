@@ -188,6 +188,11 @@ def test_sidecars_leave_what_a_person_wrote(photos: Path, tiny_model: Path, tmp_
     assert not (photos / BROKEN).with_suffix(".txt").exists()
     bulk(photos, tmp_path / "b.jsonl", tiny_model, sidecars=True, overwrite=True)
     assert own.read_text() == captions[str(good[0])] + "\n"
+    assert own.with_name(f"{own.name}.bak").read_text() == "my own words"
+    own.write_text("a second thought")
+    bulk(photos, tmp_path / "c.jsonl", tiny_model, sidecars=True, overwrite=True)
+    assert own.with_name(f"{own.name}.bak").read_text() == "my own words"
+    assert len(list(photos.rglob("*.bak"))) == 1
 
 
 def test_photos_that_differ_in_their_suffix_have_a_sidecar_each(photos: Path, tiny_model: Path, tmp_path: Path):

@@ -119,6 +119,15 @@ def test_alt_text(command: Command, photos: list[Path], tiny_model: Path):
     assert (outcome.code, outcome.complaints) == (2, ["error: --alt and --raw exclude each other: choose one"])
 
 
+def test_a_web_address_alone_is_one_clear_error(command: Command, tiny_model: Path):
+    outcome = command("caption", "https://example.com/a.jpg", "--model", tiny_model)
+    assert outcome.code == 1 and outcome.out == ""
+    assert outcome.complaints == [
+        "error: https://example.com/a.jpg is a web address, and nothing is fetched from the web: "
+        "download it and name the file"
+    ]
+
+
 def test_alt_text_of_unsure_captions(command: Command, tmp_path: Path):
     """With the default model, which calls a page of noise unsure."""
     import numpy as np

@@ -313,6 +313,7 @@ class PhotoChanges:
 
     unsure: int = 0  # captions that were left out
     sidecars: int = 0
+    replaced: int = 0  # of the sidecars: those that had another text, now in NAME.txt.bak
     kept: int = 0  # other texts that were there and were kept
     embedded: int = 0
 
@@ -324,7 +325,8 @@ class PhotoChanges:
         """What people are told, one line for each kind."""
         found = []
         if self.sidecars:
-            found.append(f"{counted(self.sidecars, 'sidecar')} written")
+            earlier = f", {self.replaced:,} of them for another text, kept as NAME.txt.bak" if self.replaced else ""
+            found.append(f"{counted(self.sidecars, 'sidecar')} written{earlier}")
         if self.kept:
             found.append(f"{self.kept:,} .txt files existed already and were kept; --overwrite replaces them")
         if self.embedded:
@@ -334,7 +336,8 @@ class PhotoChanges:
             )
         if self.unsure:
             found.append(
-                f"{counted(self.unsure, 'unsure caption')} only in the table: see --include-unsure and --min-confidence"
+                f"{counted(self.unsure, 'caption')} only in the table, unsure or below --min-confidence: "
+                "see --include-unsure"
             )
         return found
 
@@ -357,8 +360,12 @@ def write_sidecars(captions: Sequence[Caption], overwrite: bool) -> PhotoChanges
         if before is not None and before != text and not overwrite:
             changes.kept += 1
         elif before != text:
+            earlier = target.with_name(f"{target.name}.bak")
+            if before is not None and not earlier.exists():  # perhaps a person's words
+                write_atomically(earlier, before)
             write_atomically(target, text)
             changes.sidecars += 1
+            changes.replaced += before is not None
     return changes
 
 

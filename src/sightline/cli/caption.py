@@ -105,7 +105,7 @@ def caption(
         captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
         captions = _captions(captioner, images, options, bar=output is not None)
     results = (name if isinstance(name, Failure) else next(captions) for name in found)  # in the order of the inputs
-    alone = len(inputs) == 1 and (inputs[0] == STDIN or local_path(inputs[0]).is_file())
+    alone = len(inputs) == len(found) == 1 and not Path(inputs[0]).expanduser().is_dir()
     failed = captioned = unreliable = 0
     with _open(Path(output) if output and (images or form != "text") else None) as file:
         for result in _write(file, form, results, to_text, to_alt, alone):
@@ -117,7 +117,8 @@ def caption(
                 unreliable += not result.is_reliable(min_confidence, include_unsure)
     if alt and unreliable:
         has, are = ("has", "its caption is") if unreliable == 1 else ("have", "their captions are")
-        complain(f"{counted(unreliable, 'photo')} {has} no alt text: {are} {UNSURE} (see --include-unsure)")
+        below = f" or below {min_confidence:g}" if min_confidence else " (see --include-unsure)"
+        complain(f"{counted(unreliable, 'photo')} {has} no alt text: {are} {UNSURE}{below}")
     if output or ((failed or skipped) and len(found) > 1):
         where = f": {printable(output)}" if output else ""
         complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
