@@ -13,6 +13,7 @@ from torch import nn
 from sightline.data.loader import Batch
 from sightline.decoding import sampling
 from sightline.errors import ConfigError
+from sightline.evaluation.metrics.cider import CiderReward
 from sightline.nn.decoders import build_decoder
 from sightline.tokenizers import TOKENIZERS
 from sightline.training.objectives import OBJECTIVES, distillation
@@ -239,7 +240,9 @@ def critic():
         model.decoder.output.bias[tokenizer.unknown] = -1e4  # leaves few captions to enumerate
     references = [["red dog", "a red dog"], ["dog dog", "red"], ["the sea"]]
     objects = [None] * len(references)
-    return model, tokenizer, SimpleNamespace(tokenizer=tokenizer, references=references, objects=objects)
+    sources = [""] * len(references)
+    context = SimpleNamespace(tokenizer=tokenizer, references=references, sources=sources, objects=objects)
+    return model, tokenizer, context
 
 
 def every_caption(tokenizer):
@@ -333,7 +336,7 @@ def test_a_drawn_caption_is_scored_by_the_policy_that_drew_it(critic, monkeypatc
 def test_the_truth_penalty_counts_distinct_objects_that_the_photo_lacks(caption, labels, false):
     tokenizer = TOKENIZERS["word"].train([caption, "a cat"], min_count=1, max_length=12)
     objects = [None if labels is None else frozenset(labels), frozenset({"cat"})]
-    context = SimpleNamespace(tokenizer=tokenizer, references=[[caption], ["a cat"]], objects=objects)
+    context = SimpleNamespace(tokenizer=tokenizer, references=[[caption], ["a cat"]], sources=["", ""], objects=objects)
     tokens = torch.tensor([tokenizer.encode(caption)])
     plain, careful = SelfCritical(pad=0), SelfCritical(pad=0, truth_penalty=0.25)
     for objective in (plain, careful):
@@ -342,6 +345,26 @@ def test_the_truth_penalty_counts_distinct_objects_that_the_photo_lacks(caption,
     assert none.item() == 0 and found.item() == false
     assert after.item() == pytest.approx(before.item() - 0.25 * false)
     assert before.item() > 1
+
+
+def test_each_source_of_a_mixture_counts_its_own_document_frequencies():
+    kennel, zoo = [["a red dog"], ["a big dog"], ["a dog"]], [["a red cat"], ["the dog"], ["a big cow"]]
+    tokenizer = TOKENIZERS["word"].train([text for texts in kennel + zoo for text in texts], min_count=1, max_length=8)
+    objective = SelfCritical(pad=0)
+    sources = ["kennel", "zoo", "kennel", "zoo", "kennel", "zoo"]
+    references = [texts for pair in zip(kennel, zoo) for texts in pair]
+    objective.prepare(
+        None, SimpleNamespace(tokenizer=tokenizer, references=references, sources=sources, objects=[None] * 6)
+    )
+    texts = [["red", "dog", "<end>"], ["red", "cat", "<end>"], ["dog", "<end>"]]
+    found, _ = objective._rewards([0, 1, 3], texts)
+
+    def ended(dataset):
+        return CiderReward([[[*text.split(), "<end>"] for text in captions] for captions in dataset])
+
+    alone = [*ended(kennel).score([0], texts[:1]), *ended(zoo).score([0, 1], texts[1:])]
+    assert found.tolist() == pytest.approx(alone)
+    assert found.tolist() != pytest.approx(ended(references).score([0, 1, 3], texts))
 
 
 def test_the_greedy_baseline_pays_the_truth_penalty_too(critic):

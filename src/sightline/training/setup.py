@@ -46,6 +46,7 @@ class Parts:
     val: CaptionLoader
     val_examples: list[Example]
     references: list[Sequence[str]]  # of the training photos
+    sources: list[str]  # of the training photos: the dataset of a mixture
     objects: list[frozenset[str] | None]  # of the training photos, where they are labelled
 
     def checkpoint(self, metrics: dict) -> Checkpoint:
@@ -153,6 +154,7 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         ),
         val,
         [example.captions for example in train],
+        [example.source for example in train],
         [example.objects for example in train],
     )
 

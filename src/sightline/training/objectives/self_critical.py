@@ -8,12 +8,16 @@ any probability: captions are scored by the policy that drew them. A temperature
 trained with label smoothing draws unlikely captions at temperature 1; the shortest of them score best, and the model
 learns to be brief.
 
+In a mixture of datasets each source counts its own document frequencies, as evaluation does: "dog" says little in
+Flickr8k, where every fourth photo shows one, and much in COCO.
+
 With ``truth_penalty`` a caption also loses that much for every object it names that the photo does not show. This needs
 photos with labelled objects; those without labels are rewarded by CIDEr-D alone.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
@@ -55,10 +59,14 @@ class SelfCritical(Objective):
             raise ConfigError("objective.samples=1 leaves no other sample to compare with; set 2 or baseline='greedy'")
 
     def prepare(self, model: Any, context: Any) -> None:
-        """``context`` gives the tokenizer, and the captions and labelled objects of the training photos."""
+        """``context`` gives the tokenizer, and the captions, sources and labelled objects of the training photos."""
         self.tokenizer = context.tokenizer
-        references = [[[*tokenize(text), END] for text in captions] for captions in context.references]
-        self.cider = CiderReward(references)
+        references: dict[str, list[list[list[str]]]] = defaultdict(list)
+        self.places: list[tuple[str, int]] = []  # of each photo: its source, and its number there
+        for source, captions in zip(context.sources, context.references):
+            self.places.append((source, len(references[source])))
+            references[source].append([[*tokenize(text), END] for text in captions])
+        self.cider = {source: CiderReward(own) for source, own in references.items()}
         self.max_length = context.tokenizer.max_length
         if not self.truth_penalty:
             return
@@ -112,7 +120,9 @@ class SelfCritical(Objective):
 
     def _rewards(self, photos: Sequence[int], texts: Sequence[list[str]]) -> tuple[Tensor, Tensor]:
         """Each caption's reward, and how many different objects it names that its photo lacks: both (R,)."""
-        cider = torch.as_tensor(self.cider.score(photos, texts), dtype=torch.float32)
+        places = [self.places[photo] for photo in photos]
+        found = [self.cider[source].score([place], [words])[0] for (source, place), words in zip(places, texts)]
+        cider = torch.tensor(found, dtype=torch.float32)
         false_objects = torch.zeros_like(cider)
         if self.truth_penalty:
             for row, (photo, words) in enumerate(zip(photos, texts)):
