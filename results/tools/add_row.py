@@ -21,8 +21,8 @@ from typing import Any
 from rows import (
     EXPERIMENTS,
     Row,
+    add_plan,
     check_name,
-    commands_of,
     curve_of,
     hundredths,
     minutes_of,
@@ -30,6 +30,7 @@ from rows import (
     read_row,
     recipe_name,
     recipe_of,
+    stages_of,
     write_json,
     write_row,
 )
@@ -42,11 +43,16 @@ from sightline.evaluation.scoring import Evaluation, evaluate
 from sightline.io.progress import track
 from sightline.nn.checkpoint import read_json
 from sightline.nn.hub import resolve
+from sightline.recipes.plans import PLANS, RowPlan, Stage
 from sightline.training.feature_cache import FeatureCache
-from table import write_pages
+from table import plans_file, write_pages
 
 BATCH = 16  # photos, as `sightline evaluate` takes them
 SAMPLES = 12
+EXPORTS = {  # options of `sightline export` by the graphs' precision; float32 captions as torch does
+    "int8": ("--int8",),
+    "int8-arithmetic": ("--int8", "--int8-arithmetic"),
+}
 
 
 def captions_from_cache(
@@ -96,7 +102,7 @@ def make_row(
     limit: int | None = None,
 ) -> tuple[Row, dict[str, str]]:
     """The row and the test captions, none with ``val_only``; ``given`` is what the folders do not know."""
-    facts = _facts(models, dataset.name, given)  # first: a missing argument should not cost an hour of captioning
+    facts = _facts(models, given)  # first: a missing argument should not cost an hour of captioning
     exported = bool(given.get("exported"))
     captioner = load(*models, runtime="onnx" if exported else "torch")  # cached features are torch's
     precision = None if exported else given.get("precision") or recipe_of(models[0]).data.cache_precision
@@ -121,7 +127,7 @@ def _pair(bounds: tuple[float, float]) -> tuple[float, float]:
     return round(100 * bounds[0], 4), round(100 * bounds[1], 4)
 
 
-def _facts(models: Sequence[Path], data: str, given: dict[str, Any]) -> dict[str, Any]:
+def _facts(models: Sequence[Path], given: dict[str, Any]) -> dict[str, Any]:
     """Where the row comes from, from the folders where they know it and from ``given`` where they do not."""
     recipes = [recipe_of(folder) for folder in models]
     named = given["recipe"]
@@ -132,19 +138,30 @@ def _facts(models: Sequence[Path], data: str, given: dict[str, Any]) -> dict[str
     commit = given["commit"] or _recorded(models[0], "commit")
     if not commit:
         raise ConfigError("the run does not say at which commit it was trained: give --commit")
-    commands = [given["command"]] if given["command"] else []
-    for folder in [] if commands else models:
-        recorded = _recorded(folder, "command")
-        commands += [recorded] if recorded else commands_of(folder, f"{data}/", named)
     return {
         "recipe": names[0] if len(models) == 1 else f"ensemble of {_together(names)}",
         "train_minutes": round(minutes) if minutes >= 10 else round(minutes, 1),
-        "command": public(" && ".join(dict.fromkeys(commands))),
         "change": public(given["change"]) if given["change"] else None,
         "note": public(given["note"]) if given["note"] else None,
         "commit": commit,
         "seed": recipes[0].training.seed if given["seed"] is None else given["seed"],
     }
+
+
+def make_plan(
+    models: Sequence[Path], dataset: str, given: dict[str, Any], options: dict[str, Any]
+) -> tuple[RowPlan, dict[str, Stage]]:
+    """How `sightline reproduce` makes the row again, with the stages that the run's folder tells of."""
+    stages: dict[str, Stage] = {}
+    for folder in [] if given["stage"] else models:
+        stages |= stages_of(folder, given["recipe"])
+    names = given["stage"] or [folder.absolute().name for folder in models]
+    chosen = recipe_of(models[0]).decoding.model_dump() | options
+    decoding = {key: chosen[key] for key in ("beam", "length_penalty", "no_repeat_ngram")}
+    export = ("--int8", "--int8-arithmetic") if given["exported"] else ()
+    return RowPlan(
+        data=dataset, models=tuple(names), decoding=decoding, export=export, objects=dataset == "coco"
+    ), stages
 
 
 def _recorded(folder: Path, key: str) -> str | None:
@@ -188,7 +205,9 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("--exported", action="store_true", help="score the exported graphs, without the feature cache")
     about = reader.add_argument_group("what the folder may not know")
     about.add_argument("--commit", help="at which the run was trained; needed unless run.json says it")
-    about.add_argument("--command", help="that trains it; otherwise written from the run's recipe")
+    about.add_argument(
+        "--stage", action="append", help="of the plans that trains it, one for each model; otherwise the run's own"
+    )
     about.add_argument("--train-photos", type=int, help="how many it was trained on; otherwise from metrics.json")
     about.add_argument("--objects", type=Path, help="object labels for CHAIR; otherwise those in the dataset's folder")
     about.add_argument("--precision", help="of the cached features; otherwise the recipe's data.cache_precision")
@@ -225,10 +244,13 @@ def main(arguments: Sequence[str]) -> None:
     _look_once(folder / f"{name}.json", given["again"])
     decoding = ("beam", "length_penalty", "no_repeat_ngram", "min_length", "max_length")
     options = {key: given[key] for key in decoding if given[key] is not None}
+    plan = make_plan(models, dataset.name, given, options)  # first: it takes no time, and may fail
     row, captions = make_row(
         models, dataset, given=given, options=options, val_only=given["val_only"], limit=given["limit"]
     )
     write_files(folder, name, row, captions, models, dataset)
+    full_name = (folder.resolve().relative_to(RESULTS) / name).as_posix() if published else name
+    add_plan(PLANS if published else plans_file(folder), full_name, *plan)
     if published:
         write_pages()
     shown = row.test or row.val

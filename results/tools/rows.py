@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sightline.errors import ConfigError, DataError, install_command
 from sightline.io.files import printable, write_atomically
 from sightline.recipes.config import RECIPES, Recipe, load_recipe, parse_recipe, recipe_names
+from sightline.recipes.plans import FILE_KEYS, RUN_KEYS, Plans, RowPlan, Stage, load_plans, override_text
 from sightline.training.state import read_history
 
 SCORES = (
@@ -29,7 +30,7 @@ SCORES = (
 )  # fmt: skip
 OBJECT_SCORES = ("chair_s", "chair_i")  # only where photos have object labels
 EXPERIMENTS = (  # no rows
-    "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data",
+    "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data", "checkpoints",
 )  # fmt: skip
 # Their encoders' weights are on no package index, only on their authors' servers.
 WEIGHTS_NEEDED = ("clip-glove", "clip-transformer", "sat-soft-densenet201", "sat-soft-googlenet", "sat-soft-resnet152")
@@ -51,7 +52,6 @@ class Row(BaseModel):
     trainable: Annotated[int, Field(ge=0)]
     train_minutes: Annotated[float, Field(ge=0)]
     train_photos: Annotated[int, Field(ge=1)] | None = None
-    command: str
     change: str | None = None  # what the row has that its recipe does not
     note: str | None = None
     commit: str
@@ -61,7 +61,7 @@ class Row(BaseModel):
     @property
     def checkpoint(self) -> str:
         """The hash of the weights, from the signature."""
-        return self.signature.rpartition("|ckpt:")[2].partition("/")[0]  # without the runtime
+        return re.split(r"[/|]", self.signature.rpartition("|ckpt:")[2])[0]  # without runtime and precision
 
     def to_json(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude_none=True)
@@ -138,10 +138,10 @@ def recipe_title(name: str) -> str:
     return str(tomllib.loads((RECIPES / f"{name}.toml").read_text(encoding="utf-8")).get("title") or name)
 
 
-def header_overrides(recipe: str) -> list[str]:
-    """The --set arguments of the command in a recipe's first line."""
+def header(recipe: str, option: str) -> list[str]:
+    """The arguments of an option in the command of a recipe's first line."""
     words = shlex.split((RECIPES / f"{recipe}.toml").read_text(encoding="utf-8").splitlines()[0])
-    return [value for option, value in pairwise(words) if option == "--set"]
+    return [value for name, value in pairwise(words) if name == option]
 
 
 def public(text: str) -> str:
@@ -175,68 +175,66 @@ def recipe_name(recipe: Recipe, folder: Path) -> str:
     return known[0]
 
 
-def commands_of(folder: Path, data: str, name: str | None = None) -> list[str]:
-    """All it takes to train this model: first what it started or learned from, as far as it is here."""
+def stages_of(folder: Path, name: str | None = None) -> dict[str, Stage]:
+    """All it takes to train this model, by the runs' names: first what it was initialised or distilled from."""
     recipe = recipe_of(folder)
-    name = name or recipe_name(recipe, folder)
     before = recipe.training.init, getattr(recipe.objective, "teacher", None)
     earlier = [_run_folder(path, folder) for path in before if path]
-    found = [command for run in earlier if (run / "recipe.toml").is_file() for command in commands_of(run, data)]
-    return list(dict.fromkeys([*found, command_of(recipe, name, data, folder.absolute().name)]))
+    found: dict[str, Stage] = {}
+    for run in earlier:
+        if (run / "recipe.toml").is_file():
+            found |= stages_of(run)
+    return found | {folder.absolute().name: stage_of(recipe, name or recipe_name(recipe, folder))}
 
 
-def command_of(recipe: Recipe, name: str, data: str, folder: str) -> str:
-    """The command that gives exactly this recipe, without paths of this machine."""
-    overrides = _overrides(recipe, name)
-    if load_recipe(name, overrides) != recipe:
-        raise ConfigError(f"the run's settings cannot be written as overrides of {name}: give --command")
-    parts = [f"--set {shlex.quote(_portable(override))}" for override in overrides]
-    output = [] if folder == name else [f"--output runs/{folder}"]
-    return " ".join(["sightline train", name, "--data", data, *output, *parts])
+def stage_of(recipe: Recipe, name: str) -> Stage:
+    """The stage that gives exactly this recipe, without paths of this machine."""
+    changes = _changes(recipe, name)
+    if load_recipe(name, [f"{key}={override_text(value)}" for key, value in changes.items()]) != recipe:
+        raise ConfigError(f"the run's settings cannot be written as overrides of {name}: give --stage")
+    data = tuple(Path(path).name for path in header(name, "--data"))
+    return Stage(recipe=name, data=data, set={key: _portable(key, value) for key, value in changes.items()})
 
 
-def _overrides(recipe: Recipe, name: str) -> list[str]:
+def _changes(recipe: Recipe, name: str) -> dict[str, Any]:
     """First those of the recipe's own command, then whatever else differs."""
-    wanted, header = recipe.to_dict(), header_overrides(name)
-    base = load_recipe(name, header).to_dict()
-    always = [override.partition("=")[0] for override in header]
-    found = []
+    wanted, always = recipe.to_dict(), header(name, "--set")
+    base = load_recipe(name, always).to_dict()
+    order = [override.partition("=")[0] for override in always]
+    found: dict[str, Any] = {}
     for section, values in wanted.items():
         if not isinstance(values, dict):
             continue
         before = base.get(section) or {}
         renamed = values.get("name") != before.get("name")
         for key in dict.fromkeys([*(["name"] if renamed else []), *values, *([] if renamed else before)]):
-            if renamed or values.get(key) != before.get(key) or f"{section}.{key}" in always:
-                found += _assignments(f"{section}.{key}", values.get(key))
-    return sorted(found, key=lambda override: _position(override, always))
+            if not (renamed or values.get(key) != before.get(key) or f"{section}.{key}" in order):
+                continue
+            if key == "options":
+                found |= {f"{section}.{key}.{inner}": value for inner, value in values[key].items()}
+            else:
+                found[f"{section}.{key}"] = values.get(key)
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
-def _position(override: str, always: list[str]) -> int:
-    key = override.partition("=")[0]
-    return always.index(key) if key in always else len(always)
-
-
-def _assignments(key: str, value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [f"{key}.{inner}={_text(of_it)}" for inner, of_it in value.items()]
-    return [f"{key}={_text(value)}"]
-
-
-def _text(value: Any) -> str:
+def _portable(key: str, value: Any) -> Any:
+    """A stage or file is named without its folder; none, which TOML has not, is the word."""
     if value is None:
         return "none"
-    return value if isinstance(value, str) else json.dumps(value)  # numbers, truth and lists are the same in TOML
+    if key in RUN_KEYS or key in FILE_KEYS:
+        return Path(value).name if isinstance(value, str) else [Path(path).name for path in value]
+    return value
 
 
-def _portable(override: str) -> str:
-    """Model folders are in runs/, other files in the working folder."""
-    key, _, value = override.partition("=")
-    if key in ("training.init", "objective.teacher"):
-        return f"{key}=runs/{Path(value).name}"
-    if key in ("encoder.weights", "embedding.file"):
-        return f"{key}={Path(value).name}"
-    return public(override)
+def add_plan(path: Path, name: str, row: RowPlan, stages: Mapping[str, Stage]) -> None:
+    """Add a row and its stages to a file of plans."""
+    plans = load_plans(path) if path.exists() else Plans(stages={}, rows={})
+    for stage, content in stages.items():
+        if plans.stages.get(stage, content) != content:
+            raise ConfigError(f"{path.name} has a stage {stage} with other settings: rename the run's folder")
+    added = Plans(files=plans.files, stages={**plans.stages, **stages}, rows={**plans.rows, name: row})
+    added.stages_of(row)
+    write_atomically(path, added.to_toml())
 
 
 def minutes_of(folder: Path) -> float:

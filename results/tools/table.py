@@ -9,6 +9,7 @@ anew from the JSON files; everything outside is people's text and is never touch
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from sightline.errors import DataError
 from sightline.io.files import printable, write_atomically
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.nn.hub import DEFAULT_MODEL
+from sightline.recipes.plans import PLANS, SCORES, Places, load_plans, steps
 from sightline.types import METRIC_NAMES
 
 LABELS = {  # short: the tables have many columns
@@ -214,12 +216,46 @@ def _training(row: Row) -> str:
     return f"{row.parameters:,} parameters ({row.trainable:,} trained), {row.train_minutes:g} minutes, "
 
 
+def all_rows(folder: Path) -> dict[str, Row]:
+    """Flickr8k's, then COCO's with its name."""
+    return read_rows(folder) | {f"coco/{name}": row for name, row in read_rows(folder / "coco").items()}
+
+
+def plans_file(folder: Path) -> Path:
+    """The plans of the rows in results/ are part of the package; other rows have theirs beside them."""
+    return PLANS if folder.resolve() == RESULTS else folder / "plans.toml"
+
+
+def published_scores(folder: Path) -> str:
+    """What `sightline reproduce` shows of the rows, as JSON."""
+
+    def shown(scores: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in scores.items() if not key.endswith("_no_bp")}
+
+    values = {
+        name: {
+            "test": shown(row.test),
+            "interval": shown(row.interval),
+            "minutes": row.train_minutes,
+            "note": row.note,
+        }
+        for name, row in all_rows(folder).items()
+        if row.test
+    }
+    lines = (f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in values.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def runs(folder: Path) -> str:
     """How to make each row again."""
     parts = []
-    others = {f"coco/{name}": row for name, row in read_rows(folder / "coco").items()}
-    for name, row in (read_rows(folder) | others).items():
-        commands = "\n".join(f"    {command.strip()}" for command in row.command.split("&&"))
+    plans = load_plans(plans_file(folder))
+    for name, row in all_rows(folder).items():
+        if name not in plans.rows:
+            raise DataError(f"{name} has no plan in {plans_file(folder).name}: results/tools/add_row.py writes it")
+        data = " ".join(f"--data {own}/" for own in plans.datasets_of(plans.rows[name]))
+        made = "\n".join(f"    {step.command}" for step in steps(plans, name, Places()))
+        commands = f"    sightline reproduce {name} {data}\n\n{made}"
         note = f"\n\n{escape(row.note)}" if row.note else ""
         parts.append(
             f"`{name}`: commit {row.commit}, seed {row.seed}, {_training(row)}`{row.signature}`\n\n{commands}{note}"
@@ -252,11 +288,13 @@ def pages(root: Path = ROOT, results: Path = RESULTS) -> dict[Path, tuple[str, s
         if name.startswith("results/"):  # links are relative to the page
             texts = {block: made.replace("](results/", "](") for block, made in texts.items()}
         found[path] = (text, filled(text, texts, name))
+    if results.resolve() == RESULTS:
+        found[SCORES] = (SCORES.read_text(encoding="utf-8"), published_scores(results))
     return found
 
 
 def write_pages(root: Path = ROOT, results: Path = RESULTS) -> list[Path]:
-    """Returns the pages that changed."""
+    """Returns the files that changed."""
     changed = {path: after for path, (before, after) in pages(root, results).items() if before != after}
     for path, text in changed.items():
         write_atomically(path, text)

@@ -13,6 +13,16 @@ TINY = (
     "training.epochs=2", "training.batch_size=4", "decoding.beam=2",
 )  # fmt: skip
 
+PLANS = """
+[stages.soft]
+recipe = "sat-soft-vgg19"
+data = ["flickr8k"]
+[rows]
+sat-soft-vgg19 = { data = "flickr8k", models = ["soft"] }
+only-val = { data = "flickr8k", models = ["soft"] }
+other = { data = "flickr8k", models = ["soft"] }
+"""
+
 
 @pytest.fixture(scope="session")
 def finished_run(tiny_flickr8k_kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,7 +46,6 @@ def made_row(cider: float, **changes) -> dict:
         "parameters": 34_567_890,
         "trainable": 12_345_678,
         "train_minutes": 123,
-        "command": "sightline train sat-soft-vgg19 --data flickr8k/",
         "commit": "1a2b3c4",
         "seed": 1,
         "signature": "sightline 0.1.0|flickr8k:test|images:30|ckpt:0123456789ab",
@@ -66,4 +75,5 @@ def made_results(tmp_path: Path) -> Path:
     }
     for name, values in files.items():
         (folder / f"{name}.json").write_text(json.dumps(values))
+    (folder / "plans.toml").write_text(PLANS)
     return folder

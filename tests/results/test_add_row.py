@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,14 @@ import pytest
 import add_row
 from rows import (
     SCORES,
-    command_of,
-    commands_of,
     curve_of,
-    header_overrides,
+    header,
     minutes_of,
     public,
     read_row,
     recipe_of,
+    stage_of,
+    stages_of,
     title,
     write_json,
 )
@@ -30,7 +29,8 @@ from sightline.errors import DataError
 from sightline.evaluation.metrics import build
 from sightline.evaluation.scoring import evaluate
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sightline.recipes.config import load_recipe, recipe_names
+from sightline.recipes.config import RECIPES, load_recipe, recipe_names
+from sightline.recipes.plans import Places, load_plans, steps
 
 needs_meteor = pytest.mark.skipif(
     "meteor" not in build(), reason="a row needs METEOR: pip install 'sightline-captions[metrics]'"
@@ -54,7 +54,7 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert "tiny-words: test BLEU-4" in capsys.readouterr().out
     row, plain = read_row(results / "tiny-words.json"), json.loads((results / "tiny-words.json").read_text())
     assert list(plain) == [
-        "recipe", "val", "test", "interval", "parameters", "trainable", "train_minutes", "train_photos", "command",
+        "recipe", "val", "test", "interval", "parameters", "trainable", "train_minutes", "train_photos",
         "change", "note", "commit", "seed", "signature",
     ]  # fmt: skip
     for split in ("val", "test"):
@@ -67,7 +67,9 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert row.recipe == "patch-transformer-word"
     assert title(row) == "Patch transformer from scratch, words: tiny"
     assert row.parameters == row.trainable == load(finished_run).backends[0].parameters
-    assert row.command.startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words")
+    made = [step.command for step in steps(load_plans(results / "plans.toml"), "tiny-words", Places())]
+    assert made[0].startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words --set")
+    assert made[1].startswith("sightline evaluate runs/tiny-words --data flickr8k/ --split test --set beam=2 --set len")
     for path in results.iterdir():
         assert str(tmp_path) not in path.read_text() and "/tmp" not in path.read_text()
 
@@ -99,7 +101,7 @@ def test_test_is_scored_once_and_val_as_often_as_one_likes(
         (["--name", "Two Words"], "cannot be called"),
         ([], "--commit"),
         (["--commit", "1a2b3c4", "--beam", "0"], "beam is 0"),
-        (["--commit", "1a2b3c4", "--recipe", "nic-resnet50"], "give --command"),
+        (["--commit", "1a2b3c4", "--recipe", "nic-resnet50"], "give --stage"),
         (["--commit", "1a2b3c4", "--limit", "1", "--results", str(add_row.RESULTS)], "--limit is for trying"),
     ],
 )
@@ -122,25 +124,25 @@ def test_a_mistake_is_one_line(
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipes_own_command_is_found_again(name: str) -> None:
-    from sightline.recipes.config import RECIPES
+    recipe = load_recipe(name, header(name, "--set"))
+    words = shlex.split((RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0])
+    stage = stage_of(recipe, name)
+    places = Places(runs=Path("runs"))
+    data = [word for own in stage.data for word in ("--data", own)]
+    sets = [word for override in stage.overrides(places) for word in ("--set", override)]
+    assert ["#", "sightline", "train", name, *data, *sets] == [word.rstrip("/") for word in words]
 
-    recipe = load_recipe(name, header_overrides(name))
-    first = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0]
-    data = " --data ".join(value for option, value in pairwise(shlex.split(first)) if option == "--data")
-    assert ["#", *shlex.split(command_of(recipe, name, data, name))] == shlex.split(first)
 
-
-def test_a_command_names_every_override_and_no_folder_of_this_machine() -> None:
+def test_a_stage_has_every_override_and_no_folder_of_this_machine() -> None:
     changes = [
         "encoder.weights=/somewhere/else/vgg16.safetensors", "encoder.name=vgg16", "decoder.gate=false",
         "training.init=/somewhere/runs/first", "training.learning_rate=1e-3", "encoder.image_size=448",
     ]  # fmt: skip
-    recipe = load_recipe("sat-soft-vgg19", changes)
-    command = command_of(recipe, "sat-soft-vgg19", "flickr8k/", "elsewhere")
-    assert "/somewhere" not in command
-    for part in ("--output runs/elsewhere", "encoder.weights=vgg16.safetensors", "training.init=runs/first",
-                 "decoder.gate=false", "encoder.image_size=448", "training.learning_rate=0.001"):  # fmt: skip
-        assert part in command
+    stage = stage_of(load_recipe("sat-soft-vgg19", changes), "sat-soft-vgg19")
+    assert stage.set | {
+        "encoder.weights": "vgg16.safetensors", "encoder.name": "vgg16", "decoder.gate": False,
+        "training.init": "first", "training.learning_rate": 0.001, "encoder.image_size": 448,
+    } == stage.set  # fmt: skip
 
 
 def continued(finished_run: Path, folder: Path) -> Path:
@@ -157,9 +159,9 @@ def test_a_second_stage_counts_and_names_the_first(finished_run: Path, tmp_path:
     first = json.loads((finished_run / "history.jsonl").read_text().splitlines()[-1])["minutes"]
     assert minutes_of(folder) == pytest.approx(first + 7.5)
     assert curve_of(folder)["minutes_before"] == pytest.approx(first)
-    commands = commands_of(folder, "flickr8k/")
-    assert [command.split("--output runs/")[1].split()[0] for command in commands] == ["tiny-words", "second"]
-    assert "training.init=runs/tiny-words" in commands[1]
+    stages = stages_of(folder)
+    assert list(stages) == ["tiny-words", "second"]
+    assert stages["second"].before() == ["tiny-words"]
 
 
 def test_a_curve_holds_every_epoch(finished_run: Path) -> None:

@@ -20,6 +20,7 @@ from sightline.cli.console import close_output, complain, is_first_process, set_
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import calibrate, evaluate, score
 from sightline.cli.models import export, load, models, push
+from sightline.cli.reproduce import reproduce
 from sightline.cli.search import search
 from sightline.cli.serve import serve
 from sightline.cli.train import features, pseudo_caption, recipes, retrieval, train
@@ -33,8 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    caption, bulk, watch, search, explain, serve, train, features, pseudo_caption, evaluate, score, calibrate, models,
-    load, push, export, doctor,
+    caption, bulk, watch, search, explain, serve, train, features, pseudo_caption, reproduce, evaluate, score,
+    calibrate, models, load, push, export, doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(recipes)

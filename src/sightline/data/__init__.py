@@ -19,6 +19,8 @@ __all__ = [
     "Dataset",
     "Example",
     "Report",
+    "find_format",
+    "find_objects",
     "first_of_each_source",
     "load_dataset",
     "load_datasets",
@@ -65,17 +67,30 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Datas
         if not root.exists():
             raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
         if format == "auto":
-            format = next((name for name, known in DATASETS.items() if known.detect(root)), "")
-        if not format:
-            raise DataError(
-                f"{printable(path)} holds no known dataset ({', '.join(DATASETS)}): "
-                "add a captions.csv with the columns image,caption beside the images"
-            )
+            format = _detect(root)
         dataset = DATASETS[format].load(root, seed)
         labels = find_objects(root)
         return with_objects(dataset, labels) if labels else dataset
     except OSError as error:
         raise DataError(f"{printable(path)} cannot be read: {error.strerror}") from error
+
+
+def find_format(path: str | Path) -> str:
+    """The format of the dataset in a folder."""
+    root = local_path(path)
+    if not root.exists():
+        raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
+    return _detect(root)
+
+
+def _detect(root: Path) -> str:
+    found = next((name for name, known in DATASETS.items() if known.detect(root)), None)
+    if found is None:
+        raise DataError(
+            f"{printable(root)} holds no known dataset ({', '.join(DATASETS)}): "
+            "add a captions.csv with the columns image,caption beside the images"
+        )
+    return found
 
 
 def load_datasets(paths: Sequence[str | Path], format: str = "auto", seed: int = 0) -> Dataset:
