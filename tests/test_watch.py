@@ -167,7 +167,7 @@ def test_a_finished_bulk_job_grows_and_other_tables_are_refused(
     put(folder, "b.jpg")
     assert run(folder, captioner).photos == 1
     assert sources(output) == ["a.jpg", "b.jpg"]
-    with pytest.raises(ConfigError, match="another value of sidecars: choose another file, or begin again"):
+    with pytest.raises(ConfigError, match="another value of sidecars: choose another output, or begin again"):
         run(folder, captioner, sidecars=True)
     assert run(folder, captioner, sidecars=True, include_unsure=True, overwrite=True).photos == 2
     assert (folder / "a.txt").exists()

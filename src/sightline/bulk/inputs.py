@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from sightline.data.reading import read_json
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError, MissingExtraError, install_command
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
@@ -64,11 +65,19 @@ def list_inputs(
     leave_out: Sequence[Path] = (),
     skipped: SkippedFiles | None = None,
 ) -> Listing:
-    """Write every input to ``target``, one JSON value per line, in a fixed order and each once."""
+    """Write every input to ``target``, in a fixed order and each once."""
+    listing = write_list(find_inputs(inputs, leave_out, skipped), target, part_size)
+    if not listing.parts:
+        raise DataError(f"{printable(', '.join(inputs))}: no photo and no shard there; name another folder or pattern")
+    return listing
+
+
+def write_list(entries: Iterable[str | Failure], target: Path, part_size: int) -> Listing:
+    """Write inputs to ``target``, one JSON value per line."""
     photos = shards = 0
     digest = hashlib.sha256()
     with atomic_path(target) as temporary, temporary.open("w", encoding="ascii") as file:
-        for entry in find_inputs(inputs, leave_out, skipped):
+        for entry in entries:
             if _is_shard(entry):
                 shards += 1
             else:
@@ -76,34 +85,37 @@ def list_inputs(
             line = json.dumps(entry if isinstance(entry, str) else [entry.source, entry.reason]) + "\n"
             digest.update(line.encode())
             file.write(line)
-    if not photos and not shards:
-        raise DataError(f"{printable(', '.join(inputs))}: no photo and no shard there; name another folder or pattern")
     parts = sum(1 for _ in read_parts(target, part_size))
     return Listing(photos, shards, parts, digest.hexdigest()[:16])
+
+
+def read_list(listing: Path) -> Iterator[str | Failure]:
+    """The inputs that `write_list` wrote."""
+    try:
+        with listing.open(encoding="ascii") as file:
+            for line in file:
+                value = json.loads(line)
+                yield value if isinstance(value, str) else Failure(*value)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{listing} cannot be read ({error}): delete its folder and begin again with --overwrite"
+        ) from None
 
 
 def read_parts(listing: Path, part_size: int) -> Iterator[JobPart]:
     """The parts of a job, in order, from its list on disk."""
     number = 0
     photos: list[str | Failure] = []
-    try:
-        with listing.open(encoding="ascii") as file:
-            for line in file:
-                value = json.loads(line)
-                entry = value if isinstance(value, str) else Failure(*value)
-                is_shard = _is_shard(entry)
-                if photos and (is_shard or len(photos) == part_size):
-                    yield JobPart(number, tuple(photos))
-                    number, photos = number + 1, []
-                if is_shard:
-                    yield JobPart(number, shard=str(entry))
-                    number += 1
-                else:
-                    photos.append(entry)
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{listing} cannot be read ({error}): delete its folder and begin again with --overwrite"
-        ) from None
+    for entry in read_list(listing):
+        is_shard = _is_shard(entry)
+        if photos and (is_shard or len(photos) == part_size):
+            yield JobPart(number, tuple(photos))
+            number, photos = number + 1, []
+        if is_shard:
+            yield JobPart(number, shard=str(entry))
+            number += 1
+        else:
+            photos.append(entry)
     if photos:
         yield JobPart(number, tuple(photos))
 
@@ -136,14 +148,19 @@ def input_roots(inputs: Sequence[str]) -> list[str]:
 
 
 def _once(entries: Iterable[str | Failure]) -> Iterator[str | Failure]:
-    """Each name once; a digest of eight bytes stands for a name, as all names would fill the memory."""
+    """Each name once."""
     digests: set[bytes] = set()
     for entry in entries:
         name = entry if isinstance(entry, str) else entry.source
-        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        digest = name_digest(name)
         if digest not in digests:
             digests.add(digest)
             yield entry
+
+
+def name_digest(name: str) -> bytes:
+    """Eight bytes that stand for a name, as all names would fill the memory."""
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 @dataclass(frozen=True)
@@ -310,6 +327,36 @@ def _name_in(line: str, number: int, path: Path) -> str | Failure:
     if number == 1:  # probably none has one
         raise DataError(f"{printable(path)} line 1 {reason}")
     return _bad_line(path, number, reason)
+
+
+def read_rows(table: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table, by the names of its columns."""
+    kind = table.suffix.lower()
+    try:
+        if kind == ".parquet":
+            for batch in import_parquet().ParquetFile(table).iter_batches():
+                yield from batch.to_pylist()
+        elif kind == ".json":
+            rows = read_json(table)
+            yield from _objects(rows if isinstance(rows, list) else [])
+        else:
+            with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
+                yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
+    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
+        raise DataError(f"{printable(table)} cannot be read: {error}") from None
+
+
+def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, Any]]:
+    for row in csv.DictReader(lines, delimiter=delimiter):
+        yield {name: text_of_cell(value) for name, value in row.items() if isinstance(value, str)}
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return _objects(json.loads(line) for line in lines if line.strip())
+
+
+def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    return (value for value in values if isinstance(value, dict))
 
 
 def import_parquet() -> Any:

@@ -147,7 +147,7 @@ def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, 
 
 def conclude(job: JobFolder, progress: BulkProgress, seconds: float, changes: PhotoChanges) -> BulkSummary:
     """Join the parts where one table is wanted, and log the outcome."""
-    failed = job.finish({"seconds": round(seconds, 1), "photos": progress.done})
+    failed = job.finish({"seconds": round(seconds, 1), "photos": job.kept + progress.done})
     rate = progress.processed / max(seconds, 1e-9)
     log.info(
         "%s: %s in %s (%.1f photos/s)%s",

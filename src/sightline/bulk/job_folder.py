@@ -13,6 +13,7 @@ Readers of tables skip names that begin with ``_``.
 from __future__ import annotations
 
 import csv
+import filecmp
 import json
 import logging
 import os
@@ -20,14 +21,39 @@ import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from sightline.bulk.inputs import FinishedPart, JobPart, Listing, import_parquet, input_roots, list_inputs, read_parts
-from sightline.bulk.outputs import check_columns, merge, write_captions, write_failures
+from sightline.bulk.inputs import (
+    FinishedPart,
+    JobPart,
+    Listing,
+    import_parquet,
+    input_roots,
+    list_inputs,
+    name_digest,
+    read_list,
+    read_names,
+    read_parts,
+    read_rows,
+    write_list,
+)
+from sightline.bulk.outputs import check_columns, merge, to_unicode, write_captions, write_failures
+from sightline.data.shards import SHARD_SUFFIX
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import SkippedFiles, atomic_path, leftovers, printable, write_atomically, writing
+from sightline.io.files import (
+    SkippedFiles,
+    atomic_path,
+    counted,
+    keep_backup,
+    leftovers,
+    printable,
+    write_atomically,
+    writing,
+)
+from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")
 
@@ -67,10 +93,17 @@ class JobFolder:
         self.roots: list[str] = []
         self.part_size = 0
         self.skipped = 0  # files in the input folders that are neither photos nor shards
+        self.cwd = str(Path.cwd())  # relative names of photos are relative to this folder
+        self.adds = False  # to a finished job, of which so many captions are kept; its parts come before the first part
+        self.kept = self.first_part = 0
         self._lock = _lock(self.folder / "_lock", output.path)
 
     def begin(self, inputs: Sequence[str], part_size: int, identity: dict[str, Any], overwrite: bool = False) -> bool:
-        """Begin or continue; False where a finished job of the same inputs and options is here, so nothing is to do."""
+        """Begin a job, continue it, or add to a finished one; False where no input is left to caption.
+
+        The rows of a finished table stay as they are, edited or not: only inputs without a row are captioned. With
+        ``overwrite`` all are, and the table that is replaced is kept as a backup.
+        """
         self.identity = {**identity, "inputs": [absolute(source) for source in inputs], "part_size": part_size}
         self.part_size = part_size
         with writing(self.output.path):
@@ -78,50 +111,110 @@ class JobFolder:
                 self._clear()
             self._remove_temporary_files()
         known = read_record(self.folder / "_job.json")
-        finished = read_record(self.output.record)
-        if known and not known.get("finished"):
-            self._check_same(known["identity"])
+        if known and not known.get("finished") and (self._exists() or not known["adds"]):
+            self._check_same(known, "an unfinished")
             for part in sorted(self.folder.glob("part-*"))[:1]:  # one version wrote them all
                 check_columns(self.output.format, part)
             self.listing = Listing(**known["listing"])
-            self.roots, self.skipped = known["roots"], known["skipped"]
+            self.roots, self.skipped, self.cwd = known["roots"], known["skipped"], known["cwd"]
+            self.adds, self.kept, self.first_part = known["adds"], known["kept"], known["first_part"]
+            self._check_cwd(self._inputs)
             return True
+        finished = None if overwrite or not self._exists() else read_record(self.output.record)
+        if finished:
+            self._check_same(finished, "a finished")
+        elif self._exists() and not overwrite:
+            self._check_no_tables()
         new_list = self._inputs.with_name("_inputs.new.jsonl")
         skipped = SkippedFiles()
         self.listing = list_inputs(inputs, new_list, part_size, [self.folder], skipped)
-        self.skipped = skipped.count
+        self.skipped, self.roots = skipped.count, input_roots(inputs)
         if skipped:
             log.info("%s", skipped)
-        self.roots = input_roots(inputs)
-        exists = self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
-        if finished and exists:
-            if finished["identity"] == self.identity and finished["listing"] == vars(self.listing):
-                new_list.unlink()
-                return False
-            if not overwrite and (self.output.is_folder or finished["identity"] != self.identity):
-                kind = "folder" if self.output.is_folder else "file"
-                raise ConfigError(
-                    f"{printable(self.output.path)} holds a finished job of other inputs or options: "
-                    f"choose another {kind}, or begin again with --overwrite"
-                )
-        elif exists and not self.output.is_folder and not overwrite:
+        if finished and finished["listing"]["digest"] == self.listing.digest:
+            new_list.unlink()
+            return False
+        if finished:
+            self._leave_out_captioned(new_list, finished)
+            self._check_cwd(new_list)
+        with writing(self.output.path):
+            if self.adds and self.output.is_folder:  # its record is replaced below, and never missing
+                shutil.rmtree(self.folder / "_errors", ignore_errors=True)
+            else:
+                self._clear()
+            new_list.replace(self._inputs)
+        self._write_record(self.folder / "_job.json", finished=False)
+        if self.adds and not self.listing.parts:  # inputs disappeared, and none came
+            self.finish({"photos": self.kept})
+            return False
+        return True
+
+    def _leave_out_captioned(self, new_list: Path, finished: dict[str, Any]) -> None:
+        """Of the listed inputs keep those that a finished job's tables do not have."""
+        if self.output.format == "tar":
+            raise ConfigError(
+                f"{printable(self.output.path)} holds a finished job, and its inputs have changed: shards are not "
+                "added to; choose another folder, or begin again with --overwrite"
+            )
+        self.adds, self.cwd = True, finished["cwd"]
+        tables = sorted(self.folder.glob("part-*")) if self.output.is_folder else [self.output.path]
+        done, shards = set[bytes](), set[str]()
+        for table in tables:
+            check_columns(self.output.format, table)
+            for key in table_keys(table, self.cwd):
+                done.add(name_digest(key))
+                shard, is_member, _ = key.partition(f"{SHARD_SUFFIX}::")
+                if is_member:
+                    shards.add(shard + SHARD_SUFFIX)
+        self.kept = len(done)
+        done.update(map(name_digest, shards))
+        if self.output.is_folder and tables:
+            self.first_part = 1 + max(int(table.stem.removeprefix("part-")) for table in tables)
+        # Other failed inputs are tried again; a shard that has rows is not, so that its failures stay as they were.
+        failures = [
+            Failure(str(row["source"]), str(row["reason"]))
+            for row in (read_rows(self.output.errors) if shards and self.output.errors.exists() else ())
+            if name_key(str(row["source"]).partition("::")[0], self.cwd) in shards
+        ]
+        entries = (
+            entry
+            for entry in read_list(new_list)
+            if isinstance(entry, Failure) or name_digest(name_key(entry)) not in done
+        )
+        digest = self.listing.digest
+        self.listing = replace(write_list(chain(failures, entries), new_list, self.part_size), digest=digest)
+        if self.listing.parts:
+            log.info("%s has %s: they are kept", printable(self.output.path), counted(self.kept, "caption"))
+
+    def _exists(self) -> bool:
+        return self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
+
+    def _check_no_tables(self) -> None:
+        """Refuse an output without a record of a job, unless it is a folder without parts."""
+        if not self.output.is_folder:
             raise ConfigError(
                 f"{printable(self.output.path)} exists and is no bulk job's: choose another file, or give --overwrite"
             )
-        if self.output.is_folder and any(self.folder.glob("part-*")):
+        if any(self.folder.glob("part-*")):
             raise ConfigError(
                 f"{printable(self.folder)} holds parts of no known job: choose an empty folder, or give --overwrite"
             )
-        with writing(self.output.path):
-            self._clear()
-            new_list.replace(self._inputs)
-        self._write_record(self.folder / "_job.json", finished=False)
-        return True
+
+    def _check_cwd(self, inputs: Path) -> None:
+        """Refuse names that are relative to another folder than that in which the job began."""
+        relative = (name for name in read_list(inputs) if isinstance(name, str) and not os.path.isabs(name))  # noqa: PTH117
+        if self.cwd != str(Path.cwd()) and any(relative):
+            raise ConfigError(
+                f"{printable(self.output.path)} names its photos relative to {printable(self.cwd)}: run the same "
+                "command there, or begin again with --overwrite"
+            )
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def parts(self) -> Iterator[JobPart]:
-        return read_parts(self._inputs, self.part_size)
+        return (
+            replace(part, number=self.first_part + part.number) for part in read_parts(self._inputs, self.part_size)
+        )
 
     def unfinished_parts(self) -> Iterator[JobPart]:
         """The parts whose file does not exist yet."""
@@ -135,16 +228,16 @@ class JobFolder:
 
     def finish(self, facts: dict[str, Any]) -> int:
         """Join the parts to the final tables; returns how many inputs failed."""
-        missing = [number for number in range(self.listing.parts) if not self._part(number).exists()]
+        numbers = range(self.first_part, self.first_part + self.listing.parts)
+        missing = [number for number in numbers if not self._part(number).exists()]
         if missing:
             raise DataError(
                 f"{self._part(missing[0])} has gone missing since it was written: run the same command again"
             )
         format = error_format(self.output.format)
-        errors = [path for number in range(self.listing.parts) if (path := self._errors(number)).exists()]
+        errors = [path for number in numbers if (path := self._errors(number)).exists()]
         if not self.output.is_folder:
-            with atomic_path(self.output.path) as temporary:
-                merge(self.output.format, map(self._part, range(self.listing.parts)), temporary)
+            self._write_table([self._part(number) for number in numbers])
         if errors:
             with atomic_path(self.output.errors) as temporary:
                 merge(format, errors, temporary)
@@ -156,6 +249,19 @@ class JobFolder:
         if not self.output.is_folder:
             self._discard()
         return failed
+
+    def _write_table(self, parts: list[Path]) -> None:
+        """Join the parts to the table, or add them to it. A run that was killed after this does it again: no harm."""
+        table = self.output.path
+        if self.adds:
+            added = next((key for part in parts for key in table_keys(part, self.cwd)), None)
+            if added is None or added in table_keys(table, self.cwd):
+                return
+            parts = [table, *parts]
+        with atomic_path(table) as temporary:
+            merge(self.output.format, parts, temporary)
+            if not self.adds and table.exists() and not filecmp.cmp(table, temporary, shallow=False):
+                log.info("the earlier %s is kept as %s", printable(table), printable(keep_backup(table)))
 
     def failed_before(self) -> int:
         """How many inputs failed, by the record of a finished job."""
@@ -186,17 +292,23 @@ class JobFolder:
         with errors.open(encoding="utf-8", newline="") as file:
             return sum(1 for _ in csv.reader(file)) - 1 if format == "csv" else sum(1 for _ in file)
 
-    def _check_same(self, identity: dict[str, Any]) -> None:
-        differ = [name for name in self.identity | identity if self.identity.get(name) != identity.get(name)]
+    def _check_same(self, record: dict[str, Any], kind: str) -> None:
+        """Refuse a job of other inputs or options. How a finished one was cut into parts does not matter."""
+        names = self.identity.keys() if kind == "an unfinished" else self.identity.keys() - {"part_size"}
+        differ = [
+            name for name in self.identity if name in names and self.identity[name] != record["identity"].get(name)
+        ]
         if differ:
+            instead = "finish it with the same command" if kind == "an unfinished" else "choose another output"
             raise ConfigError(
-                f"{printable(self.folder)} holds an unfinished job with another value of {', '.join(differ)}: "
-                "finish it with the same command, or begin again with --overwrite"
+                f"{printable(self.output.path)} holds {kind} job with another value of {', '.join(differ)}: "
+                f"{instead}, or begin again with --overwrite"
             )
 
     def _write_record(self, path: Path, **facts: Any) -> None:
         record = {**facts, "skipped": self.skipped, "identity": self.identity}
-        record |= {"listing": vars(self.listing), "roots": self.roots}
+        record |= {"listing": vars(self.listing), "roots": self.roots, "cwd": self.cwd}
+        record |= {"adds": self.adds, "kept": self.kept, "first_part": self.first_part}
         write_atomically(path, json.dumps(record, indent=2) + "\n")
 
     def _remove_temporary_files(self) -> None:
@@ -223,6 +335,16 @@ class JobFolder:
             with suppress(OSError):  # then it stays: it does no harm, and an error here would hide the one before
                 self.folder.rename(discarded)
         shutil.rmtree(discarded, ignore_errors=True)
+
+
+def name_key(name: str, cwd: str = "") -> str:
+    """The absolute path of a photo, as a table holds it: names may be any bytes, tables hold text."""
+    return to_unicode(os.path.abspath(os.path.join(cwd, name)))  # noqa: PTH100, PTH118 -- Path takes ten times as long
+
+
+def table_keys(table: Path, cwd: str) -> Iterator[str]:
+    """The absolute paths of a table's photos, whose relative names are relative to ``cwd``."""
+    return (name_key(name, cwd) for name in read_names(table) if isinstance(name, str))
 
 
 def error_format(format: str) -> str:
@@ -265,7 +387,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise DataError(f"{printable(path)} cannot be read ({error}): begin again with --overwrite") from None
-    if not (isinstance(record, dict) and {"identity", "listing", "roots", "skipped"} <= set(record)):
+    names = {"identity", "listing", "roots", "skipped", "cwd", "adds", "kept", "first_part"}
+    if not (isinstance(record, dict) and names <= set(record)):
         raise DataError(f"{printable(path)} is not a record of a job: begin again with --overwrite")
     return record
 

@@ -73,7 +73,7 @@ def write_failures(format: str, target: Path, failures: Sequence[Failure]) -> No
         _write_lines(target, ({"source": failure.source, "reason": failure.reason} for failure in failures))
 
 
-def merge(format: str, parts: Iterable[Path], target: Path) -> None:
+def merge(format: str, parts: Sequence[Path], target: Path) -> None:
     """Concatenate the parts in order, without reading all of them into memory."""
     if format == "parquet":
         _merge_parquet(parts, target)
@@ -84,23 +84,30 @@ def merge(format: str, parts: Iterable[Path], target: Path) -> None:
                 if format == "csv" and number:
                     file.readline()  # its header
                 shutil.copyfileobj(file, out)
+                if format != "tar" and file.tell() and not _ends_with_newline(file):  # a person edited it
+                    out.write(b"\n")
+
+
+def _ends_with_newline(file: BinaryIO) -> bool:
+    file.seek(-1, io.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def check_columns(format: str, part: Path) -> None:
-    """Refuse parts of a version that wrote other columns; JSON lines and shards name their values and may differ."""
+    """Refuse tables with other columns than this version writes; JSON lines and shards name their values."""
     if format == "parquet":
         with _report_damage(part):
             found = import_parquet().ParquetFile(part).schema_arrow.names
     elif format == "csv":
-        with part.open(encoding="utf-8", errors="replace", newline="") as file:
+        with part.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             found = next(csv.reader(file), [])
     else:
         return
     if [name for name in found if name != "others"] != list(COLUMNS):
         raise ConfigError(
-            f"{printable(part)} is of another version of Sightline: it has the columns {printable(', '.join(found))}, "
-            f"this one writes {', '.join(COLUMNS)}; finish the job with that version, choose another output, "
-            "or begin again with --overwrite"
+            f"{printable(part)} was edited, or is of another version of Sightline: it has the columns "
+            f"{printable(', '.join(found))}, this one writes {', '.join(COLUMNS)}; restore these, choose another "
+            "output, or begin again with --overwrite"
         )
 
 
@@ -134,11 +141,12 @@ def _write_parquet(target: Path, columns: dict[str, list[Any]]) -> None:
     import_parquet().write_table(table, target, compression="zstd")
 
 
-def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
+def _merge_parquet(parts: Sequence[Path], target: Path) -> None:
     """Parts are small: their rows are gathered into row groups of a size that reads well."""
     import pyarrow
 
     writer: Any = None
+    schema: Any = None
     pending: list[Any] = []
     rows = 0
 
@@ -151,12 +159,14 @@ def _merge_parquet(parts: Iterable[Path], target: Path) -> None:
     try:
         for part in parts:
             with _report_damage(part):
-                table = import_parquet().ParquetFile(part).read(use_threads=False)
-            writer = writer or import_parquet().ParquetWriter(target, table.schema, compression="zstd")
-            pending.append(table)
-            rows += table.num_rows
-            if rows >= ROW_GROUP:
-                write()
+                schema = schema or import_parquet().ParquetFile(parts[-1]).schema_arrow
+                writer = writer or import_parquet().ParquetWriter(target, schema, compression="zstd")
+                for batch in import_parquet().ParquetFile(part).iter_batches(ROW_GROUP, use_threads=False):
+                    table = pyarrow.Table.from_batches([batch])
+                    pending.append(table.select(schema.names).cast(schema))  # edited ones may have other types
+                    rows += table.num_rows
+                    if rows >= ROW_GROUP:
+                        write()
         if pending:
             write()
     finally:
@@ -170,8 +180,10 @@ def _report_damage(part: Path) -> Iterator[None]:
 
     try:
         yield
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{part} is damaged ({error}): delete it and run the same command again") from None
+    except pyarrow.ArrowException as error:
+        raise DataError(
+            f"{printable(part)} is damaged ({error}): restore it, or delete it and run the same command again"
+        ) from None
 
 
 def _write_csv(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:

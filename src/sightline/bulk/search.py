@@ -5,30 +5,27 @@ Words are compared by their stems (Porter 1980), so that "running dogs" finds "a
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import logging
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.inputs import COLUMNS, import_parquet, text_encoding
+from sightline.bulk.inputs import COLUMNS, read_rows
 from sightline.bulk.job_folder import BulkOutput, absolute
 from sightline.bulk.outputs import to_unicode
 from sightline.bulk.watch import watch
 from sightline.data.folder import CAPTION, IMAGE
-from sightline.data.reading import read_json
 from sightline.data.shards import list_shard
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import cache_folder, counted, local_path, printable
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
-from sightline.types import UNSURE, Caption, text_of_cell
+from sightline.types import UNSURE, Caption
 
 log = logging.getLogger("sightline.bulk")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -145,7 +142,7 @@ def read_captions(table: Path) -> Iterator[FoundCaption]:
             yield from read_captions(part)
         return
     columns: tuple[str, str] | None = None
-    for row in _rows(table):
+    for row in read_rows(table):
         columns = columns or _columns(row, table)
         source, texts = row.get(columns[0]), row.get(columns[1])
         for text in texts if isinstance(texts, list) else [texts]:
@@ -162,35 +159,6 @@ def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
             f"{printable(table)} has no columns of photos and captions: name them source and caption, in the first row"
         )
     return source, caption
-
-
-def _rows(table: Path) -> Iterator[dict[str, Any]]:
-    kind = table.suffix.lower()
-    try:
-        if kind == ".parquet":
-            for batch in import_parquet().ParquetFile(table).iter_batches():
-                yield from batch.to_pylist()
-        elif kind == ".json":
-            rows = read_json(table)
-            yield from _objects(rows if isinstance(rows, list) else [])
-        else:
-            with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
-                yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
-    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
-        raise DataError(f"{printable(table)} cannot be read: {error}") from None
-
-
-def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader(lines, delimiter=delimiter):
-        yield {name: text_of_cell(value) for name, value in row.items() if isinstance(value, str)}
-
-
-def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    return _objects(json.loads(line) for line in lines if line.strip())
-
-
-def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    return (value for value in values if isinstance(value, dict))
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ TABLES = ("parquet", "jsonl", "csv")
 
 Sidecar = Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")]
 Embed = Annotated[bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again, whatever an earlier run left.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again; a table that is replaced is kept as .bak.")]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
@@ -78,8 +78,8 @@ def bulk(
 ) -> None:
     """Caption many photos in a job that continues after a stop.
 
-    The same command continues an unfinished job. Inputs that cannot be captioned go to a table of errors, and exit
-    code 1 says so.
+    The same command continues an unfinished job, and adds photos that are new to a finished one. Inputs that cannot be
+    captioned go to a table of errors, and exit code 1 says so.
     """
     is_folder = output.endswith(("/", os.sep)) or Path(output).is_dir()
     format = _format(output, output_format, is_folder)

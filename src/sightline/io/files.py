@@ -299,6 +299,24 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+def keep_backup(path: Path) -> Path:
+    """Keep a file that is about to be replaced as ``NAME.bak``, or ``NAME.bak2`` and so on if that exists."""
+    number = 1
+    while True:
+        backup = path.with_name(f"{path.name}.bak{number if number > 1 else ''}")
+        try:
+            os.link(path, backup)
+            return backup
+        except FileExistsError:
+            number += 1
+        except OSError:  # a file system without links
+            if not backup.exists():
+                with atomic_path(backup) as temporary:
+                    shutil.copy2(path, temporary)
+                return backup
+            number += 1
+
+
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """A new folder next to ``path`` to fill; it replaces ``path`` as a whole, or not at all."""
