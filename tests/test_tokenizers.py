@@ -56,6 +56,24 @@ def test_a_cut_caption_has_no_end(tokenizer):
     assert tokenizer.end not in ids
 
 
+@pytest.mark.parametrize("caption", [*CAPTIONS[:5], "zebras don't jump"])
+def test_a_caption_counts_with_the_characters_its_tokens_cover(tokenizer, caption):
+    """Whole captions with all of them and one for the end; shorter limits take away what they cut, and no more."""
+    whole = tokenizer.normalise(caption)
+    assert tokenizer.character_count(caption) == len(whole) + 1
+    counts = []
+    ids = tokenizer.text_ids(caption)
+    for kept in range(2, len(ids) + 1):
+        cut = type(tokenizer).from_json(tokenizer.to_json() | {"max_length": kept + 1})
+        counts.append(cut.character_count(caption))
+        if tokenizer.unknown not in ids:
+            text = tokenizer.decode(ids[:kept])
+            assert whole.startswith(text)
+            assert cut.character_count(caption) - len(text) in (0, 1), "a space at the cut at most"
+    assert counts == sorted(set(counts)) or tokenizer.unknown in ids
+    assert counts[-1] == len(whole), "every word is there, the end is not"
+
+
 def test_a_caption_that_just_fits_keeps_its_end(tokenizer):
     whole = tokenizer.encode("a dog in the snow")
     fits = type(tokenizer).from_json({**tokenizer.to_json(), "max_length": len(whole)})

@@ -22,6 +22,7 @@ from sightline.data import load_dataset
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
 from sightline.recipes.config import load_recipe, parse_recipe, recipe_names
+from sightline.tokenizers.base import normalise
 from sightline.training.state import read_history
 from sightline.training.trainer import Trainer, train
 
@@ -423,6 +424,18 @@ def test_a_fine_tuned_layer_changes_and_those_below_it_do_not(tiny_flickr8k, tmp
     trainer.run()
     changed = {name for name, p in trainer.model.encoder.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {name for name in before if "layer4" in name}
+
+
+def test_a_cut_caption_does_not_lower_the_loss_per_character(tiny_flickr8k, tmp_path):
+    """Where every character is a token, the loss per character is the loss per token, however many are cut."""
+    cut = ["tokenizer.name=char", "tokenizer.max_length=10", "training.epochs=1"]
+    train(parse_recipe(TINY, cut), tiny_flickr8k, tmp_path / "run")
+    record = read_history(tmp_path / "run")[-1]
+    assert record["val_nll_per_character"] == pytest.approx(record["val_nll"])
+    texts = [text for example in load_dataset(tiny_flickr8k).examples("val") for text in example.captions]
+    mean = sum(len(normalise(text)) + 1 for text in texts) / len(texts)
+    assert mean > 12
+    assert record["val_nll_per_caption"] == pytest.approx(record["val_nll"] * mean)
 
 
 def test_curves_and_samples_are_left_for_people(tiny_flickr8k, tmp_path):

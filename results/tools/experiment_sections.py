@@ -15,8 +15,37 @@ def blocks(folder: Path) -> dict[str, str]:
         "attention against occlusion": _if_there(folder / "attention_vs_occlusion.json", occlusion),
         "gradient variance": _if_there(folder / "gradient_variance.json", variance),
         "confidence": _if_there(folder / "confidence.json", confidence),
+        "BLEU-1": _if_there(folder / "bleu_1.json", bleu_1),
+        "teacher forcing": _if_there(folder / "teacher_forced.json", teacher_forced),
         "failures": _if_there(folder / "failures.json", failures),
     }
+
+
+TRIALS = (  # the experiments of trials.json, in the page's order
+    "training stages", "language pre-training", "small encoders", "small model's stages", "sampled or fixed captions",
+    "GloVe", "decoding options", "attention at inference", "hard attention from random weights",
+)  # fmt: skip
+
+
+def trials(folder: Path) -> dict[str, str]:
+    """A table for each experiment of trials.json."""
+    path = folder / "trials.json"
+    found = read_json(path) if path.is_file() else {}
+    return {name: _trials(found[name]) if name in found else NOTHING for name in TRIALS}
+
+
+def _trials(values: dict[str, Any]) -> str:
+    return table(values["columns"], [trial["cells"] for trial in values["trials"]], left=values["text_columns"])
+
+
+def trial_commands(folder: Path) -> str:
+    """What was run for each line of these tables."""
+    path = folder / "trials.json"
+    parts = []
+    for name, values in (read_json(path) if path.is_file() else {}).items():
+        commands = dict.fromkeys(command for trial in values["trials"] for command in trial["commands"])
+        parts.append(f"{name[0].upper()}{name[1:]}:\n\n" + "\n".join(f"    {command}" for command in commands))
+    return "\n\n".join(parts) or NOTHING
 
 
 def _if_there(path: Path, text: Any) -> str:
@@ -116,6 +145,53 @@ def confidence(values: dict[str, Any]) -> str:
             f"{values['train_photos']:,} training photos.",
         ]
     )
+
+
+def bleu_1(values: dict[str, Any]) -> str:
+    """BLEU without brevity penalty, by our rules and by the paper's; then BLEU-1 of short and long captions."""
+    lines = []
+    for name, row in values["rows"].items():
+        for rules in ("ours", "with a full stop"):
+            found = row[rules]
+            lengths = (found["words"], found["words of the closest reference"])
+            lines.append([f"`{name}`", rules, *map(number, (*found["bleu"], *lengths))])
+    head = ["row", "rules", "B1", "B2", "B3", "B4", "words", "closest reference"]
+    ranges = list(next(iter(values["rows"].values()))["BLEU-1 by length"])
+    by_length = [
+        [
+            f"`{name}`",
+            *(
+                f"{number(found['bleu_1'])} ({found['captions']})" if found["captions"] else ""
+                for found in row["BLEU-1 by length"].values()
+            ),
+        ]
+        for name, row in values["rows"].items()
+    ]
+    return "\n\n".join(
+        [
+            table(head, lines, left=2),
+            "BLEU-1 by the length of the caption, with the number of captions:",
+            table(["row", *ranges], by_length, left=1),
+            f"`{values['command']}`",
+        ]
+    )
+
+
+def teacher_forced(values: dict[str, Any]) -> str:
+    """Each model's two kinds of output, scored alike."""
+    keys = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "cider")
+    lines = []
+    for found in values["models"]:
+        for output in ("generated", "teacher-forced"):
+            scores = found[output]
+            lines.append(
+                [f"`{found['model']}`", output, *(number(scores[key]) if key in scores else "" for key in keys)]
+            )
+    first = values["models"][0]
+    photos = f"{first['photos']} {first['data']} {first['split']} photos"
+    commands = "; ".join(f"`{found['command']}`" for found in values["models"])
+    head = ["model", "output", "B1", "B2", "B3", "B4", "METEOR", "CIDEr-D"]
+    return f"{table(head, lines, left=2)}\n\n{photos}: {commands}."
 
 
 def failures(values: dict[str, Any]) -> str:

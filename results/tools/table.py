@@ -24,6 +24,7 @@ from sightline.io.files import printable, write_atomically
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.nn.hub import DEFAULT_MODEL
 from sightline.recipes.plans import PLANS, SCORES, Places, load_plans, steps
+from sightline.tokenizers.base import split_words
 from sightline.types import METRIC_NAMES
 
 LABELS = {  # short: the tables have many columns
@@ -57,9 +58,10 @@ def blocks(folder: Path) -> dict[str, dict[str, str]]:
         },
         "results/scores.md": {"scores": scores(folder), "curves": curves(folder)},
         "results/captions.md": {"samples": samples(folder)},
-        "results/commands.md": {"runs": runs(folder)},
+        "results/commands.md": {"runs": runs(folder), "trials": experiment_sections.trial_commands(folder)},
         "results/attention.md": _some(experiments, "attention", "attention against occlusion"),
-        "results/experiments.md": _some(experiments, "gradient variance", "confidence"),
+        "results/experiments.md": _some(experiments, "BLEU-1", "teacher forcing", "gradient variance", "confidence")
+        | experiment_sections.trials(folder),
         "results/failures.md": _some(experiments, "failures"),
     }
 
@@ -87,21 +89,30 @@ def systems(folder: Path) -> str:
     """One line per system, best first; then the recipes whose encoders we could not get."""
     rows = {name: row for name, row in read_rows(folder).items() if row.test}
     shipped = checkpoint_hash(DEFAULT_MODEL)
-    lines = [_system(name, row, row.checkpoint == shipped) for name, row in rows.items()]
+    lines = [_system(folder, name, row, row.checkpoint == shipped) for name, row in rows.items()]
     done = {row.recipe for row in rows.values()}
     waiting = [recipe for recipe in WEIGHTS_NEEDED if recipe not in done]
-    empty = [""] * (len(SHORT) + 2)
+    empty = [""] * (len(SHORT) + 4)
     lines += [[f"{recipe_title(recipe)} (`{recipe}`)", "weights needed", *empty] for recipe in waiting]
-    head = ["system", *(LABELS[key] for key in SHORT), "CIDEr-D (95 %)", "parameters", "minutes"]
-    return table(head, lines, left=1)
+    head = ["system", *(LABELS[key] for key in SHORT), "CIDEr-D (95 %)", "different captions", "words"]
+    return table([*head, "parameters", "minutes"], lines, left=1)
 
 
-def _system(name: str, row: Row, shipped: bool) -> list[str]:
+def _variety(path: Path) -> list[str]:
+    """How many different captions the test photos have, and how many different words these use."""
+    if not path.is_file():
+        return ["", ""]
+    captions = {tuple(split_words(caption)) for caption in read_results(path).values()}
+    return [str(len(captions)), str(len({word for caption in captions for word in caption}))]
+
+
+def _system(folder: Path, name: str, row: Row, shipped: bool) -> list[str]:
     link = f"[`{name}`](results/{name}.json)"
     what = f"**{escape(title(row))}** ({link}, the default model)" if shipped else f"{escape(title(row))} ({link})"
     cider = f"{number(row.test['cider'])} ({_range(row, 'cider')})"
     size, minutes = (f"{row.parameters / 1e6:.1f} M", f"{row.train_minutes:.0f}") if row.parameters else ("", "")
-    return [what, *(number(row.test[key]) for key in SHORT), cider, size, minutes]
+    variety = _variety(folder / f"{name}.captions.json")
+    return [what, *(number(row.test[key]) for key in SHORT), cider, *variety, size, minutes]
 
 
 def coco_systems(folder: Path) -> str:

@@ -60,8 +60,13 @@ def test_every_row_is_in_the_table_with_its_own_numbers() -> None:
         cider, low, high = map(float, re.findall(r"[\d.]+", found[8]))
         assert (cider, low, high) == pytest.approx((row.test["cider"], *row.interval["cider"]), abs=0.0501)
         if row.parameters:  # people have none
-            assert float(found[9].removesuffix(" M")) == pytest.approx(row.parameters / 1e6, abs=0.0501)
-            assert float(found[10]) == pytest.approx(row.train_minutes, abs=0.501)
+            captions = read_results(RESULTS / f"{name}.captions.json").values()
+            assert int(found[9]) == len(set(captions))
+            assert int(found[10]) == len(
+                {word for text in captions for word in text.replace("'s", " 's").split()} - {"."}
+            )
+            assert float(found[11].removesuffix(" M")) == pytest.approx(row.parameters / 1e6, abs=0.0501)
+            assert float(found[12]) == pytest.approx(row.train_minutes, abs=0.501)
 
 
 def test_every_coco_row_has_chair_and_is_in_the_table_with_its_own_numbers() -> None:
@@ -122,7 +127,20 @@ def test_a_row_that_is_added_appears_and_text_around_it_stays(made_results: Path
     assert re.sub(r"<!-- results.*?<!-- end", "", page, flags=re.S) == outside
     first = cells(block(page, "systems").strip().splitlines()[2])
     assert first[0].startswith("Show, Attend and Tell, soft attention, VGG-19 ([`sat-soft-vgg19`]")
-    assert first[1:] == ["20.0", "20.2", "20.5", "20.8", "21.8", "22.0", "22.2", "44.0 (42.5–45.5)", "34.6 M", "123"]
+    assert first[1:] == [
+        "20.0",
+        "20.2",
+        "20.5",
+        "20.8",
+        "21.8",
+        "22.0",
+        "22.2",
+        "44.0 (42.5–45.5)",
+        "24",
+        "27",
+        "34.6 M",
+        "123",
+    ]
     assert "](sat-soft-vgg19.curve.json)" in (made_pages / "results" / "scores.md").read_text()
     assert table.write_pages(made_pages, made_results) == []
 

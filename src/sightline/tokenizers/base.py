@@ -91,6 +91,10 @@ class Tokenizer(ABC):
         """The ids of a text of any length, without start and end."""
 
     @abstractmethod
+    def prefix(self, text: str, tokens: int) -> str:
+        """What the first ``tokens`` tokens of a text stand for, in its normalised form."""
+
+    @abstractmethod
     def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
         """Each displayed word with the positions in ``ids`` that make it up; special ids make none."""
 
@@ -101,6 +105,13 @@ class Tokenizer(ABC):
         or for characters in mid-word.
         """
         return [self.start, *self.text_ids(text), self.end][: self.max_length]
+
+    def character_count(self, text: str) -> int:
+        """How many characters ``encode`` keeps of a text, its end counting as one: all unless the caption is cut."""
+        room = self.max_length - 1  # after the start
+        if len(self.text_ids(text)) < room:
+            return len(self.normalise(text)) + 1
+        return len(self.prefix(text, room))
 
     def decode(self, ids: Sequence[int]) -> str:
         """A clean sentence: everything up to the first end, without special ids."""

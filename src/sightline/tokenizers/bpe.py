@@ -68,6 +68,11 @@ class BpeTokenizer(Tokenizer):
     def text_ids(self, text: str) -> list[int]:
         return self._library.encode(self.normalise(text)).ids
 
+    def prefix(self, text: str, tokens: int) -> str:
+        normalised = self.normalise(text)
+        ends = [end for _, end in self._library.encode(normalised).offsets[:tokens]]
+        return normalised[: max(ends, default=0)]
+
     def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
         words: list[tuple[str, list[int]]] = []
         for position, piece in self._positions(ids):

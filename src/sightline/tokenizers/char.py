@@ -25,6 +25,9 @@ class CharTokenizer(Tokenizer):
     def text_ids(self, text: str) -> list[int]:
         return [self.ids.get(character, self.unknown) for character in normalise(text)]
 
+    def prefix(self, text: str, tokens: int) -> str:
+        return normalise(text)[:tokens]
+
     def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
         """A space belongs to the word it closes: choosing it is choosing "dog" over "dogs"."""
         words: list[tuple[str, list[int]]] = []

@@ -52,6 +52,9 @@ class WordTokenizer(Tokenizer):
     def text_ids(self, text: str) -> list[int]:
         return [self.ids.get(word, self.unknown) for word in split_words(text)]
 
+    def prefix(self, text: str, tokens: int) -> str:
+        return join_words(split_words(text)[:tokens])
+
     def words(self, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
         words: list[tuple[str, list[int]]] = []
         for position, token in self._positions(ids):

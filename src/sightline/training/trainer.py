@@ -288,21 +288,26 @@ class Trainer:
 
     @torch.no_grad()
     def _val_losses(self) -> dict[str, float]:
-        """Teacher-forced loss per token, per character and per caption: the last two compare across tokenizers."""
+        """Teacher-forced loss per token, per character and per caption: the last two compare across tokenizers.
+
+        A caption cut at the length limit counts with the characters that are left of it. The loss per caption is the
+        loss per character times the characters of a whole caption, so that a cut does not lower it.
+        """
         self.model.eval()
-        sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
         for batch in self.parts.val.epoch(0):
             batch = batch.to(self.accelerator.device)
             output = self.model(batch.photos, batch.tokens[:, :-1])
             _, nll, mask = token_losses(output, batch.tokens, self.tokenizer.pad)
-            sums += torch.stack([nll.sum(), mask.sum(), mask.any(1).sum()]).double()
-        total, tokens, captions = self.accelerator.reduce(sums).tolist()
-        texts = [self.tokenizer.normalise(text) for example in self.parts.val_examples for text in example.captions]
-        characters = sum(len(text) + 1 for text in texts)
+            sums += torch.stack([nll.sum(), mask.sum()]).double()
+        total, tokens = self.accelerator.reduce(sums).tolist()
+        texts = [text for example in self.parts.val_examples for text in example.captions]
+        per_character = total / sum(map(self.tokenizer.character_count, texts))
+        whole = sum(len(self.tokenizer.normalise(text)) + 1 for text in texts) / len(texts)
         return {
             "val_nll": total / tokens,
-            "val_nll_per_character": total / characters,
-            "val_nll_per_caption": total / captions,
+            "val_nll_per_character": per_character,
+            "val_nll_per_caption": per_character * whole,
         }
 
     @torch.no_grad()
