@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bulking import in_child, kill_at_operation, was_killed
 from fake_hub import TOKEN, FakeHub, serve
 
 import sightline
@@ -247,6 +248,34 @@ def test_the_command_loads_and_lists_in_a_real_process(published: FakeHub, tmp_p
     assert loaded.endswith(f"in {tmp_path / 'models' / 'somebody' / 'words'}")
     assert any(line.startswith("somebody/words ") and " no " in line for line in table)
     assert published.fetched()
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
+def test_a_folder_survives_a_kill_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    if not exchange:
+        monkeypatch.setattr("sightline.io.files._exchange", lambda first, second: False)
+
+    def replace_folder(number: int, target: Path) -> None:
+        kill_at_operation(number, target)
+        with atomic_folder(target) as temporary:
+            (temporary / "file").write_text("new")
+
+    missing = 0
+    for number in range(1, 50):
+        target = tmp_path / str(number) / "model"
+        with atomic_folder(target) as temporary:
+            (temporary / "file").write_text("old")
+        killed = was_killed(in_child(lambda number=number, target=target: replace_folder(number, target)))
+        missing += not target.exists()
+        with pytest.raises(KeyError), atomic_folder(target):
+            raise KeyError  # a later run that fails
+        assert (target / "file").read_text() in ("old", "new")
+        if not killed:
+            break
+    assert number > 3 and (target / "file").read_text() == "new"
+    assert missing == (0 if exchange else 1)
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bulk jobs killed, and disks full, at random moments; the next run completes them and loses nothing.
+"""Bulk jobs and exports killed, and disks full; the next run completes them and loses nothing.
 
 Kills of training, the feature cache and the page's export have tests beside those of these parts.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
 
 import pytest
-from bulking import PART, bulk, check_complete, in_child, kill_at_operation, make_photos
+from bulking import PART, bulk, check_complete, in_child, kill_at_operation, make_photos, was_killed
 from corpus import ROUNDS, report
+from exporting import model_folder, pictures
 
 from sightline.errors import DataError
 
@@ -51,3 +53,33 @@ def test_killed_or_out_of_space_at_random_moments(tiny_flickr8k_kept: Path, tiny
         check_complete(photos, output)
     assert killed
     report("bulk runs killed or out of space", tried, 0, 0)
+
+
+def test_an_export_killed_before_any_operation_leaves_a_model_that_loads(tmp_path: Path) -> None:
+    """A float export is replaced by one in int8: the old one, the new one or torch loads, and never a mixture."""
+    from sightline.engine.captioner import load
+    from sightline.nn.checkpoint import load_checkpoint
+    from sightline.onnx.export import MANIFEST, _files, _write, export_graphs
+
+    model = model_folder(tmp_path / "model")
+    checkpoint = load_checkpoint(model)
+    graphs = export_graphs(checkpoint.model)
+    old, new = _files(graphs, False, model), _files(graphs, True, None)
+    expected = load(model).caption(pictures()[0]).text
+    runtimes: list[str] = []
+
+    def killed_export(number: int, folder: Path) -> None:
+        kill_at_operation(number, folder / MANIFEST)
+        _write(folder, checkpoint, new, "int8", "")
+
+    for number in range(1, 100):
+        folder = shutil.copytree(model, tmp_path / str(number))
+        _write(folder, checkpoint, old, "float32", "")
+        killed = was_killed(in_child(partial(killed_export, number, folder)))
+        captioner = load(folder)
+        assert captioner.caption(pictures()[0]).text == expected
+        runtimes += captioner.runtimes
+        if not killed:
+            break
+    assert list(dict.fromkeys(runtimes)) == ["onnxruntime, float32", "torch", "onnxruntime, int8"], runtimes
+    report("exports killed", number, 0, 0)

@@ -160,7 +160,6 @@ class JobFolder:
         tables = sorted(self.folder.glob("part-*")) if self.output.is_folder else [self.output.path]
         done, shards = set[bytes](), set[str]()
         for table in tables:
-            check_columns(self.output.format, table)
             for key in table_keys(table, self.cwd):
                 done.add(name_digest(key))
                 shard, is_member, _ = key.partition(f"{SHARD_SUFFIX}::")
@@ -343,8 +342,12 @@ def name_key(name: str, cwd: str = "") -> str:
 
 
 def table_keys(table: Path, cwd: str) -> Iterator[str]:
-    """The absolute paths of a table's photos, whose relative names are relative to ``cwd``."""
-    return (name_key(name, cwd) for name in read_names(table) if isinstance(name, str))
+    """The absolute paths of a table's photos, whose relative names are relative to ``cwd``; its columns are checked."""
+    try:
+        check_columns(table.suffix.removeprefix("."), table)
+        yield from (name_key(name, cwd) for name in read_names(table) if isinstance(name, str))
+    except OSError as error:
+        raise DataError(f"{printable(table)} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def error_format(format: str) -> str:

@@ -27,7 +27,6 @@ from sightline.bulk.job import (
 from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key, read_record, table_keys
 from sightline.bulk.outputs import (
     PhotoChanges,
-    check_columns,
     find_exiftool,
     merge,
     to_unicode,
@@ -77,7 +76,6 @@ class GrowingTable(JobFolder):
         if record is None:
             raise ConfigError(f"{printable(path)} exists and is no job's: choose another file, or give --overwrite")
         self._check_same(record, "a finished")
-        check_columns(self.output.format, path)
         self.cwd = record["cwd"]
         self.captioned = set(table_keys(path, self.cwd))
         for source, reason, size, modified in record.get("failures", ()):

@@ -319,24 +319,45 @@ def keep_backup(path: Path) -> Path:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """A new folder next to ``path`` to fill; it replaces ``path`` as a whole, or not at all."""
+    """A new folder next to ``path`` to fill; it replaces ``path`` as a whole, or not at all.
+
+    The two exchange their names in one step. Where the system cannot do that, a run killed between two renames leaves
+    the earlier folder as ``….old``, and the next one puts it back.
+    """
     target = Path(path)
     temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
     old = temporary.with_name(f"{temporary.name}.old")
     with writing(path):
         try:
             temporary.mkdir(parents=True)
+            for earlier in target.parent.glob(f".????????.{glob.escape(target.name[-100:])}.old"):
+                if not target.exists():
+                    earlier.replace(target)
             yield temporary
             for file in temporary.iterdir():
                 _flush(file)
-            if target.exists():
+            if not target.exists():
+                temporary.replace(target)
+            elif not _exchange(temporary, target):
                 target.replace(old)
-            temporary.replace(target)
+                temporary.replace(target)
         finally:
             if old.exists() and not target.exists():  # also after an interrupt between the two
                 old.replace(target)
             for rest in (temporary, old):
                 shutil.rmtree(rest, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names in one step, as Linux can; False where the system or its file system cannot."""
+    import ctypes
+
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
 def _flush(path: Path) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from sightline.errors import CheckpointError, ConfigError, require
-from sightline.io.files import write_atomically
+from sightline.io.files import atomic_path, write_atomically
 from sightline.io.model_files import file_hash, read_json
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.encoders import Encoder
@@ -184,12 +184,17 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], pr
         decoding=search_options(checkpoint.decoding, checkpoint.tokenizer),
         graphs={name: _describe(file) for name, file in files.items()},
     )
-    for name, file in files.items():
-        write_atomically(folder / f"{name}.onnx", file.data)
-    for name in SIDECARS:
-        if (source / name).is_file() and source.resolve() != folder.resolve():
-            shutil.copyfile(source / name, folder / name)
-    write_atomically(folder / MANIFEST, json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n")
+    described = json.dumps(manifest.to_json(), ensure_ascii=False, indent=1) + "\n"
+    with ExitStack() as renames:  # all is written before the first file of an earlier export is replaced
+        for name, content in [
+            (MANIFEST, described.encode()),
+            *((f"{name}.onnx", one.data) for name, one in files.items()),
+        ]:
+            renames.enter_context(atomic_path(folder / name)).write_bytes(content)
+        for name in SIDECARS:
+            if (source / name).is_file() and source.resolve() != folder.resolve():
+                write_atomically(folder / name, (source / name).read_bytes())
+        (folder / MANIFEST).unlink(missing_ok=True)  # it comes back last: the stack renames in reverse order
     return manifest
 
 
