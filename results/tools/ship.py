@@ -1,4 +1,4 @@
-"""Make a finished run the default model: its weights in int8, with the scores of its row.
+"""Make a finished run the default model or the large one: its weights in int8, with the scores of its row.
 
     python results/tools/ship.py runs/dinov2-coco-scst runs/shipped
     sightline export runs/shipped --int8-arithmetic
@@ -8,6 +8,12 @@
     sightline export default --int8-arithmetic --licence Apache-2.0
     sightline calibrate default --data coco/ --data flickr8k/
     python results/tools/confidence_check.py default
+
+The large model is made in the same way, in a folder of its own and with weights in shards:
+
+    python results/tools/ship.py runs/shipped --row clip-coco-scst --to models/large
+    sightline export models/large --int8-arithmetic --shards --licence Apache-2.0
+    sightline calibrate models/large --data coco/ --data flickr8k/
 
 The rows are scored on the very files that are shipped, so the first two lines make them, with the run's own records,
 and the fifth copies the weights with the row's scores. The model's card is written by people.
@@ -61,13 +67,14 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("run", type=Path, help="the run's folder")
     reader.add_argument("copy", type=Path, nargs="?", help="where its int8 copy goes")
     reader.add_argument("--row", help="make it the default model, with this row's scores")
+    reader.add_argument("--to", type=Path, default=DEFAULT_MODEL, help="with --row: another folder, as models/large")
     given = reader.parse_args(arguments)
     if (given.copy is None) == (given.row is None):
         raise ConfigError("give a folder for the int8 copy, or --row with the row it was scored as")
     if given.copy:
         quantize(given.run, given.copy)
     else:
-        ship(given.run, given.row)
+        ship(given.run, given.row, given.to)
         print("now export, calibrate and check it, and write its card: --help has the commands")
 
 

@@ -15,9 +15,10 @@ import typer
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable
+from sightline.io.model_files import SCALE, WEIGHTS, has_weights, tensor_slices, weights_size
 from sightline.types import METRIC_NAMES
 
-FILES = ("config.json", "model.safetensors", "tokenizer.json")
+FILES = ("config.json", WEIGHTS, "tokenizer.json")
 EXPORTED = "sightline.json"
 VAL_SCORES = ("bleu_4", "cider")
 
@@ -33,7 +34,7 @@ def models(
     """List models, with sizes and scores on val. Also: whether they are calibrated, and which runtimes run them."""
     from rich.table import Table
 
-    from sightline.nn.hub import SHIPPED
+    from sightline.nn.hub import SHIPPED, large_folders
 
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
     for column in ("parameters", "MB", *(f"val {METRIC_NAMES[key]}" for key in VAL_SCORES)):
@@ -42,7 +43,8 @@ def models(
         table.add_column(column)
     table.add_column("folder", overflow="fold")
     failed, found = False, 0
-    for given in paths or (SHIPPED, models_folder(), Path("runs")):
+    clones = dict.fromkeys(folder.parent.resolve() for folder in large_folders()[:-1])
+    for given in paths or (SHIPPED, *clones, models_folder(), Path("runs")):
         folders = _folders(given)
         if not folders and paths:
             complain(f"error: {printable(given)} holds no model: a model folder has {', '.join(FILES)}")
@@ -109,6 +111,9 @@ def export(
             help="Multiply the encoder's matrices in int8: vision transformers are twice as fast and lose little.",
         ),
     ] = False,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Divide the folder's weights into compressed files below 50 MB each.")
+    ] = False,
     web: Annotated[
         Path | None,
         typer.Option(
@@ -130,7 +135,13 @@ def export(
     from sightline.onnx.export import export as run
 
     report = run(
-        model, output, int8=int8, int8_arithmetic=int8_arithmetic, web=site and site / "model", licence=licence
+        model,
+        output,
+        int8=int8,
+        int8_arithmetic=int8_arithmetic,
+        shards=shards,
+        web=site and site / "model",
+        licence=licence,
     )
     for folder, manifest in report.folders.items():
         note_tried(folder)
@@ -155,15 +166,16 @@ def _folders(given: Path) -> list[Path]:
 
 
 def is_model(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in FILES) or (folder / EXPORTED).is_file()
+    needed = [name for name in FILES if name != WEIGHTS]
+    whole = all((folder / name).is_file() for name in needed) and has_weights(folder)
+    return whole or (folder / EXPORTED).is_file()
 
 
 def _row(folder: Path, given: Path) -> list[str]:
     config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
-    weights = folder / "model.safetensors"
     name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
     calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
-    if not weights.is_file():
+    if not has_weights(folder):
         return [printable(name), *_exported(folder), "–", "–", calibrated, "onnx", printable(folder)]
     found = metrics.get("val", metrics.get("dev"))
     val = found if isinstance(found, dict) else {}
@@ -172,8 +184,8 @@ def _row(folder: Path, given: Path) -> list[str]:
         str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"
         for key in ("encoder", "decoder")
     ]
-    size = f"{weights.stat().st_size / 1e6:.1f}"
-    counted, parameters = _numbers(weights), metrics.get("parameters")  # the file also holds batch norms' statistics
+    size = f"{weights_size(folder) / 1e6:.1f}"
+    counted, parameters = _numbers(folder), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
     runtimes = "onnx, torch" if (folder / EXPORTED).is_file() else "torch"
     return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, runtimes, printable(folder)]
@@ -196,8 +208,8 @@ def _read(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _numbers(path: Path) -> int:
-    """How many numbers a safetensors file holds, from its header."""
-    from sightline.io.model_files import tensor_slices
-
-    return sum(math.prod(tensor.shape) for tensor in tensor_slices(path).values())
+def _numbers(folder: Path) -> int:
+    """How many numbers the weights are, from their header."""
+    slices = tensor_slices(folder)
+    scales = {name + SCALE for name, found in slices.items() if found.kind == "I8"}
+    return sum(math.prod(found.shape) for name, found in slices.items() if name not in scales)

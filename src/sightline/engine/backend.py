@@ -21,7 +21,7 @@ from sightline.errors import CheckpointError, SightlineError
 from sightline.io.files import cache_folder, printable, write_atomically
 from sightline.io.images import Preprocess
 from sightline.io.model_files import file_hash
-from sightline.nn.hub import SHIPPED
+from sightline.nn.hub import CLONE, SHIPPED
 from sightline.onnx.exported import INT8_ARITHMETIC, MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
 from sightline.tokenizers import Tokenizer
 from sightline.types import ImageFeatures
@@ -158,7 +158,7 @@ def try_graphs(folder: Path) -> None:
     Opening a graph computes what follows from its constants. A file of 500 bytes may ask for hours of that, or for more
     memory than there is. A folder that has passed is not tried again: see `note_tried`.
     """
-    if folder.resolve().parent == SHIPPED or _note(folder).exists():
+    if folder.resolve().parent in (SHIPPED, CLONE) or _note(folder).exists():
         return
     source = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))

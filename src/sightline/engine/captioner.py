@@ -24,9 +24,9 @@ from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
 from sightline.io.files import FileSlice, printable
 from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
-from sightline.io.model_files import check_model_folder
+from sightline.io.model_files import check_model_folder, has_weights
 from sightline.nn.hub import DEFAULT_MODEL, resolve
-from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest, all_threads
+from sightline.onnx.exported import MANIFEST, Manifest, all_threads
 from sightline.types import Caption, Failure, ImageFeatures, Word
 
 if TYPE_CHECKING:  # imported where it is needed: with onnxruntime the first caption comes seconds sooner
@@ -346,7 +346,7 @@ def _usable_export(folder: Path, device: str) -> Manifest | None:
     """A folder's export, if it should run: always where there is nothing else, never one of other weights."""
     if not (folder / MANIFEST).is_file():
         return None
-    if not ((folder / "config.json").is_file() and (folder / WEIGHTS).is_file()):
+    if not ((folder / "config.json").is_file() and has_weights(folder)):
         return Manifest.read(folder)
     if device != "cpu" or find_spec("onnxruntime") is None:
         return None

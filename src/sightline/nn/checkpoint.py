@@ -16,14 +16,24 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.files import atomic_path, write_atomically
-from sightline.io.model_files import SCALE, check_model_folder, checkpoint_hash, read_json
+from sightline.io.model_files import (
+    SCALE,
+    WEIGHTS,
+    check_model_folder,
+    checkpoint_hash,
+    read_json,
+    read_weights,
+    remove_shards,
+    shards,
+    tensor_slices,
+)
 from sightline.nn.decoders import Decoder, build_decoder
 from sightline.nn.encoders import Encoder, encoder_from_spec
 from sightline.nn.encoders.base import Unfilled, load_strictly
@@ -92,7 +102,8 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, precision: Preci
     if checkpoint.recipe:
         write_atomically(folder / "recipe.toml", checkpoint.recipe)
     (folder / "confidence.json").unlink(missing_ok=True)  # it was fitted to the weights that are replaced
-    save_tensors(folder / "model.safetensors", model_tensors(checkpoint.model, precision))
+    save_tensors(folder / WEIGHTS, model_tensors(checkpoint.model, precision))
+    remove_shards(folder)
     write_atomically(folder / "metrics.json", json.dumps(checkpoint.metrics, indent=2) + "\n")
 
 
@@ -105,10 +116,10 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
             f"{folder}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}"
         )
     tokenizer = tokenizer_from_json(read_json(folder / "tokenizer.json"))
-    with Unfilled(), _bounded_by(folder / "model.safetensors"):
+    with Unfilled(), _bounded_by(folder):
         model = _build(config, tokenizer, folder)
     check_decoding(config.get("decoding", {}), tokenizer, folder / "config.json")
-    load_model_tensors(model, folder / "model.safetensors")
+    load_model_tensors(model, folder)
     metrics, recipe = folder / "metrics.json", folder / "recipe.toml"
     return Checkpoint(
         model.eval().requires_grad_(False),
@@ -121,17 +132,13 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 @contextmanager
-def _bounded_by(weights: Path) -> Iterator[None]:
-    """Networks are built only as far as the file of their weights can fill them.
+def _bounded_by(folder: Path) -> Iterator[None]:
+    """Networks are built only as far as the folder's weights can fill them.
 
     So a config that asks for 20,000 layers ends at once. Some encoders are built with a classifier that is then
     dropped, or in parts that are replaced; hence the margins.
     """
-    try:
-        with safe_open(weights, framework="pt") as file:
-            sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{weights} cannot be read: {error}; copy the file again") from None
+    sizes = [math.prod(found.shape) for found in tensor_slices(folder).values()]
     most_tensors, most_numbers = 4 * len(sizes) + 1000, 4 * sum(sizes) + 2**28
     tensors = numbers = 0
 
@@ -139,7 +146,7 @@ def _bounded_by(weights: Path) -> Iterator[None]:
         nonlocal tensors, numbers
         tensors, numbers = tensors + 1, numbers + (0 if parameter is None else parameter.numel())
         if tensors > most_tensors or numbers > most_numbers:
-            raise ConfigError(f"it asks for far more weights than the {len(sizes):,} tensors of {weights.name}")
+            raise ConfigError(f"it asks for far more weights than the {len(sizes):,} tensors of {WEIGHTS}")
 
     hook = register_module_parameter_registration_hook(count)
     try:
@@ -227,10 +234,11 @@ def _int8_scale(matrix: Tensor) -> Tensor:
 
 
 def load_model_tensors(
-    model: nn.Module, path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
+    model: nn.Module, folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
 ) -> None:
-    """A file's tensors into a network, strictly; ``change`` may first make them fit."""
-    tensors = _as_floats(read_tensors(path)[0])
+    """A folder's weights into a network, strictly; ``change`` may first make them fit."""
+    path = folder / WEIGHTS
+    tensors = _as_floats(_read_shards(folder) if shards(folder) else read_tensors(path)[0])
     tensors = change(tensors) if change else tensors
     tensors |= {
         name: tensors[first] for name, first in _tied(model).items() if first in tensors and name not in tensors
@@ -273,6 +281,13 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
             if "No space left" in str(error):
                 raise OSError(28, "No space left on device") from None
             raise OSError(5, str(error)) from None
+
+
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    try:
+        return load(read_weights(folder))
+    except SafetensorError as error:
+        raise CheckpointError(f"{folder}: the weights cannot be read: {error}; copy them again") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

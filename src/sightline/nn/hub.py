@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 from sightline import __version__
 from sightline.errors import CheckpointError, ConfigError, SightlineError, require
 from sightline.io.files import atomic_folder, models_folder, printable
-from sightline.io.model_files import LARGEST_JSON
+from sightline.io.model_files import LARGEST_JSON, WEIGHTS, read_weights, shards
 
 if TYPE_CHECKING:
     from sightline.nn.checkpoint import Checkpoint
 
-NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
+NEEDED = ("config.json", "tokenizer.json", WEIGHTS)
 EXPORTED = ("sightline.json", "encoder.onnx", "start.onnx", "step.onnx")
 FILES = (*NEEDED, "confidence.json", "metrics.json", "recipe.toml", "README.md", *EXPORTED)
 LARGEST = {".safetensors": 4 * 2**30, ".onnx": 2**31, ".json": LARGEST_JSON, ".toml": 2**20, ".md": 2**20}
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 DEFAULT_MODEL = SHIPPED / "default"
+CLONE = Path(__file__).parents[3] / "models"  # models of the repository that are not in the package; only in a clone
+LARGE = "large"
 LOG_IN = "log in with `hf auth login`"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -83,11 +85,29 @@ def fetch(name: str, revision: str | None = None) -> Path:
 def resolve(name: str | Path) -> Path:
     """Where a model lies: a folder, a shipped model's name, or a hub name (``owner/model``), fetched if need be."""
     path = Path(name).expanduser()
+    if str(name) == LARGE and not path.exists():
+        return _large()
     if not path.exists() and (SHIPPED / path.name).is_dir() and str(name) == path.name:
         return SHIPPED / path.name
     if path.exists() or not is_hub_name(name):
         return path
     return kept(str(name)) if kept(str(name)).is_dir() else fetch(str(name))
+
+
+def _large() -> Path:
+    for folder in large_folders():
+        if folder.is_dir():
+            return folder
+    kept = large_folders()[-1]
+    raise ConfigError(
+        f"the large model (about 95 MB) is not in the package: copy the folder models/large of Sightline's repository "
+        f"to {printable(kept)}, or to models/large here"
+    )
+
+
+def large_folders() -> list[Path]:
+    """Where the large model may lie: in the clone that runs, in the clone that is the working directory, or kept."""
+    return [CLONE / LARGE, Path("models") / LARGE, models_folder() / LARGE]
 
 
 def load_from_hub(name: str, revision: str | None = None) -> Checkpoint:
@@ -116,6 +136,8 @@ def push(folder: str | Path, name: str, private: bool = False, message: str | No
     folder = Path(folder)
     checkpoint = load_checkpoint(folder)  # what cannot be loaded is not published
     contents: dict[str, bytes | str] = {file: str(folder / file) for file in FILES if (folder / file).is_file()}
+    if shards(folder):
+        contents[WEIGHTS] = read_weights(folder)
     contents["README.md"] = card(checkpoint, name).encode()
     if checkpoint.recipe:
         contents["recipe.toml"] = without_paths(checkpoint.recipe).encode()

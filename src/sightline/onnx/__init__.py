@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.onnx.exported import MANIFEST, WEIGHTS, Manifest
+from sightline.io.model_files import WEIGHTS
+from sightline.onnx.exported import MANIFEST, Manifest
 
 __all__ = ["MANIFEST", "WEIGHTS", "Manifest"]

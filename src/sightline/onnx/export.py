@@ -19,7 +19,7 @@ import torch
 
 from sightline.errors import CheckpointError, ConfigError, require
 from sightline.io.files import atomic_path, write_atomically
-from sightline.io.model_files import file_hash, read_json
+from sightline.io.model_files import read_json, weights_hash, write_shards
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.encoders import Encoder
 from sightline.nn.hub import resolve
@@ -27,7 +27,6 @@ from sightline.onnx.exported import (
     GRAPHS,
     INT8_ARITHMETIC,
     MANIFEST,
-    WEIGHTS,
     Graph,
     Manifest,
     Session,
@@ -59,15 +58,19 @@ def export(
     *,
     int8: bool = False,
     int8_arithmetic: bool = False,
+    shards: bool = False,
     web: str | Path | None = None,
     licence: str = "",
 ) -> ExportReport:
     """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or to its own folder, sharing its weights.
 
     ``int8`` makes the weights a third as large. ``int8_arithmetic`` also multiplies the encoder's matrices in int8.
-    ``web`` is a folder for the int8 files of the page; without ``output`` only that is written.
+    ``shards`` replaces the folder's weights by compressed files below 50 MB each. ``web`` is a folder for the int8
+    files of the page; without ``output`` only that is written.
     """
     require("onnx", "exporting")
+    if shards and (output or int8 or web):
+        raise ConfigError("shards divide a model folder's own weights: leave out --output, --int8 and --web")
     source = resolve(model)
     target = Path(output).expanduser() if output else source
     site = Path(web).expanduser() if web else None
@@ -85,6 +88,8 @@ def export(
     if site:
         folders[site] = INT8_ARITHMETIC if int8_arithmetic else "int8", _files(graphs, True, None)
     written = {folder: _write(folder, checkpoint, files, kind, licence) for folder, (kind, files) in folders.items()}
+    if shards:
+        write_shards(target)
     return ExportReport(written, difference)
 
 
@@ -127,7 +132,7 @@ def _files(graphs: dict[str, Any], int8: bool, folder: Path | None) -> dict[str,
     """Graphs as they are written: with all weights in them, or large ones read from ``folder``'s model.safetensors."""
     if folder is None:
         return {name: GraphFile(store_weights(graph, int8).SerializeToString(), {}) for name, graph in graphs.items()}
-    saved, files = SavedTensors(folder / WEIGHTS), {}
+    saved, files = SavedTensors(folder), {}
     for name, graph in graphs.items():
         rest, read = with_external_data(graph, saved)
         weights = {tensor: saved.tensors[tensor] for tensor in read}
@@ -176,7 +181,7 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], pr
         encoder=model.encoder.name,
         decoder=model.decoder.spec["name"],
         parameters=model.count()[0],
-        weights=file_hash(source / WEIGHTS),
+        weights=weights_hash(source),
         licence=licence or _licence(folder),
         preprocess=model.encoder.preprocess,
         grid=(model.encoder.height, model.encoder.width),

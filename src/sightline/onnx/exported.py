@@ -18,12 +18,11 @@ import numpy as np
 from sightline.decoding.options import DecodingOptions, check_decoding
 from sightline.errors import CheckpointError, ConfigError
 from sightline.io.images import Preprocess
-from sightline.io.model_files import file_hash, read_arrays, read_json
+from sightline.io.model_files import WEIGHTS, file_hash, read_arrays, read_json, shards
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 MANIFEST = "sightline.json"
 FORMAT = "sightline-onnx-1"
-WEIGHTS = "model.safetensors"
 GRAPHS = ("encoder", "start", "step")
 SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
 INT8_ARITHMETIC = "int8-arithmetic"
@@ -171,6 +170,8 @@ class Manifest:
             return "config.json"
         if read_json(folder / "tokenizer.json") != self.tokenizer.to_json():
             return "tokenizer.json"
+        if shards(folder):  # only an export writes them, and `read_weights` checks their hash
+            return ""
         return "" if file_hash(folder / WEIGHTS) == self.weights else WEIGHTS
 
     def read_weights(self, folder: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -178,7 +179,7 @@ class Manifest:
         if not any(graph.external_data for graph in self.graphs.values()):
             return {name: {} for name in self.graphs}
         path = folder / WEIGHTS
-        arrays = read_arrays(path, self.weights)
+        arrays = read_arrays(folder, self.weights)
         if arrays is None:
             raise CheckpointError(
                 f"{path} is not the file these graphs were made from: copy it again or run `sightline export` again"

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from sightline.io.model_files import SCALE, TensorSlice, tensor_slices
-from sightline.onnx.exported import EXTERNAL, WEIGHTS
+from sightline.io.model_files import SCALE, WEIGHTS, TensorSlice, read_weights, tensor_slices
+from sightline.onnx.exported import EXTERNAL
 
 SMALL = 2**10  # a tensor with fewer numbers stays in the graph
 KINDS = {"F16": "FLOAT16", "F32": "FLOAT", "I8": "INT8"}  # safetensors' names, ONNX's
@@ -38,9 +38,9 @@ class Origin:
 class SavedTensors:
     """A model's large tensors, found by a hash of their numbers: the exporter renames what it changes."""
 
-    def __init__(self, path: Path):
-        data = path.read_bytes()
-        whole = tensor_slices(path)
+    def __init__(self, folder: Path):
+        data = read_weights(folder)
+        whole = tensor_slices(folder, data)
         self.slices = {
             name: part for name, part in whole.items() if part.kind in KINDS and math.prod(part.shape) >= SMALL
         }

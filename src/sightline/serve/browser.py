@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
 from sightline.io.files import cache_folder, printable, writing
-from sightline.io.model_files import file_hash
+from sightline.io.model_files import WEIGHTS, file_hash, shards
 from sightline.onnx.exported import MANIFEST, Manifest
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ PAGE = Path(__file__).parent / "page"
 BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
 BUILD_COMMAND = "cd web && npm ci && npm run build"
 EXPORT = "from sightline.serve.browser import run_for_server; run_for_server(); from sightline.cli import main; main()"
-WEIGHTS = "model.safetensors"
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -97,6 +96,8 @@ def find_browser_model(captioner: Captioner) -> BrowserModel:
     if len(captioner.folders) != 1 or captioner.folders[0] is None:
         return BrowserModel(reason="Several models together run on the server alone.")
     folder = captioner.folders[0]
+    if shards(folder):
+        return BrowserModel(reason="This model is too large for browsers; it runs on the server alone.")
     if _is_export_of(folder, folder) and Manifest.read(folder).precision == "int8":
         return BrowserModel(folder)
     if not (folder / WEIGHTS).is_file():

@@ -236,7 +236,7 @@ def start_from(model: CaptionModel, name: str) -> None:
     if before != now:
         log.warning("training.init=%s was trained with other preprocessing: %s, now %s", name, before, now)
     try:
-        load_model_tensors(model, folder / "model.safetensors", lambda given: resized(given, model.decoder.vocabulary))
+        load_model_tensors(model, folder, lambda given: resized(given, model.decoder.vocabulary))
     except CheckpointError as error:
         raise ConfigError(
             f"training.init={name!r} is not the recipe's kind of model ({error}); its own recipe is: "
