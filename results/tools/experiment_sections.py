@@ -17,6 +17,7 @@ def blocks(folder: Path) -> dict[str, str]:
         "confidence": _if_there(folder / "confidence.json", confidence),
         "BLEU-1": _if_there(folder / "bleu_1.json", bleu_1),
         "teacher forcing": _if_there(folder / "teacher_forced.json", teacher_forced),
+        "gender words": _if_there(folder / "gender_words.json", gender_words),
         "failures": _if_there(folder / "failures.json", failures),
     }
 
@@ -89,6 +90,29 @@ def _by_word(values: dict[str, Any], word: str) -> list[str]:
         own = found["by word"].get(word)
         cells.append(f"{own['peak']:.0f} ({own['peak, other photos']:.0f}), {own['words']}" if own else "")
     return cells
+
+
+def gender_words(values: dict[str, Any]) -> str:
+    """What captions name in each class of photos, and how often they name each gender at all."""
+    lines, totals = [], []
+    for name, found in values.items():
+        for kind, counts in found["classes"].items():
+            described = f"most people name a {kind}" if kind in ("man", "woman") else kind
+            cells = [f"{counts[key]} ({100 * counts[key] / max(1, counts['photos']):.0f} %)" for key in GENDERS]
+            lines.append([escape(name), described, str(counts["photos"]), *cells])
+        totals.append([escape(name), *(number(found[who][key]) for key in GENDERS[:2] for who in WRITERS)])
+    columns = ["man, model", "man, people", "woman, model", "woman, people"]
+    return "\n\n".join(
+        [
+            table(["captions", "photos where", "photos", "man", "woman", "both", "neither"], lines, left=2),
+            "Of 100 captions, so many name a man or a woman:",
+            table(["captions", *columns], totals, left=1),
+        ]
+    )
+
+
+GENDERS = ("man", "woman", "both", "none")
+WRITERS = ("captions", "human captions")
 
 
 def variance(values: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ SCORES = (
 OBJECT_SCORES = ("chair_s", "chair_i")  # only where photos have object labels
 EXPERIMENTS = (  # no rows
     "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data", "checkpoints",
-    "bleu_1", "teacher_forced", "trials",
+    "bleu_1", "teacher_forced", "trials", "gender_words",
 )  # fmt: skip
 # Their encoders' weights are on no package index, only on their authors' servers.
 WEIGHTS_NEEDED = ("clip-glove", "clip-transformer", "sat-soft-densenet201", "sat-soft-googlenet", "sat-soft-resnet152")

@@ -60,7 +60,9 @@ def blocks(folder: Path) -> dict[str, dict[str, str]]:
         "results/captions.md": {"samples": samples(folder)},
         "results/commands.md": {"runs": runs(folder), "trials": experiment_sections.trial_commands(folder)},
         "results/attention.md": _some(experiments, "attention", "attention against occlusion"),
-        "results/experiments.md": _some(experiments, "BLEU-1", "teacher forcing", "gradient variance", "confidence")
+        "results/experiments.md": _some(
+            experiments, "BLEU-1", "teacher forcing", "gradient variance", "confidence", "gender words"
+        )
         | experiment_sections.trials(folder),
         "results/failures.md": _some(experiments, "failures"),
     }
