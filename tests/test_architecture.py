@@ -204,5 +204,7 @@ def test_a_recipe_parses_and_opens_with_the_command_that_trains_it(path: Path) -
 def test_every_system_of_the_plan_has_its_recipe() -> None:
     systems = {"nic-resnet50", "clip-transformer", "clip-glove", "sat-hard-vgg19", "distilled", "dinov2-transformer"}
     systems |= {f"patch-transformer-{text}" for text in ("char", "word", "bpe")}
-    systems |= {f"sat-soft-{network}" for network in ("alexnet", "googlenet", "vgg19", "resnet152", "densenet201")}
+    systems |= {
+        f"sat-soft-{network}" for network in ("alexnet", "googlenet", "vgg16", "vgg19", "vgg19-paper", "resnet152")
+    }
     assert systems <= {path.stem for path in recipes()}

@@ -33,6 +33,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hard attention, most likely": {
         "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "attend": "most-likely",
     },
+    "attention-lstm, bilinear score": {
+        "name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5, "score": "bilinear",
+    },
     "transformer": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2},
     "transformer without pooled": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "pooled": False},
     "transformer with tied output": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "tie_output": True},
@@ -309,6 +312,25 @@ def test_hard_attention_looks_at_the_expectation_or_the_most_likely_place_as_ask
     expectation.load_state_dict(sharp)
     likely.load_state_dict(sharp)
     assert close(expectation(features, tokens).logits, likely(features, tokens).logits)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("variant", ["attention-lstm", "attention-lstm, bilinear score"])
+def test_attention_follows_its_formula(variant: str) -> None:
+    """The plain form of both scores on normalised annotation vectors, without what makes them fast."""
+    decoder, features, tokens = build(VARIANTS[variant]), photos(2), words(2)
+    state = decoder.start(features)
+    annotations = decoder.norm(features.grid)  # (B, N, D)
+    hidden = state.hypotheses["hidden"]
+    if "bilinear" in variant:
+        score = torch.einsum("bnd,hd,bh->bn", annotations, decoder.key.weight, hidden)
+        assert not hasattr(decoder, "energy")
+    else:
+        inner = decoder.key(annotations) + decoder.query(hidden)[:, None]
+        score = decoder.energy(torch.tanh(inner)).squeeze(-1)
+    _, _, outputs = decoder.step(tokens[:, 0], state)
+    assert close(outputs["attention"], score.softmax(-1))
+    assert outputs["attention"].std(1).min() > 1e-3
 
 
 # Sizes

@@ -242,9 +242,13 @@ def test_positions_of_another_image_size_are_resampled(name: str, tmp_path: Path
 
 REAL = {
     "alexnet": "alexnet",
+    "googlenet": "googlenet",
     "vgg16": "vgg16",
     "vgg19": "vgg19",
     "resnet50": "resnet50",
+    "resnet152": "resnet152",
+    "densenet121": "densenet121",
+    "clip-vit-b16": "clip_vit_b16",
     "dinov2-vits14": "dinov2_vits14",
     "efficientnet-lite0": "efficientnet_lite0",
     "efficientnet-lite1": "efficientnet_lite1",

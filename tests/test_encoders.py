@@ -304,10 +304,39 @@ def test_a_network_without_a_grid_is_refused(name: str) -> None:
         build_encoder(name)
 
 
+@pytest.mark.parametrize(("name", "layer"), [("resnet152", "layer3"), ("densenet121", "transition3.relu")])
+def test_a_deep_network_cut_after_an_earlier_layer_gives_14x14_cells_at_224_pixels(name: str, layer: str) -> None:
+    torch.manual_seed(0)
+    whole = build_encoder(name)
+    cut = build_encoder(name, options={"layer": layer})
+    assert (cut.dimension, cut.height, cut.width, cut.preprocess.size) == (1024, 14, 14, 224)
+    assert cut.spec()["options"] == {"layer": layer}
+    cut.load_state_dict({key: whole.state_dict()[key] for key in cut.state_dict()})
+    seen: list[torch.Tensor] = []
+    whole.trunk.get_submodule(layer).register_forward_hook(lambda *arguments: seen.append(arguments[-1]))
+    images = noise(whole)
+    outputs(whole, images)
+    grid, _ = outputs(cut, images)
+    assert torch.allclose(grid, seen[0].flatten(2).transpose(1, 2), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "fault"),
+    [
+        ("resnet50", "layer9", "resnet50 has no layer 'layer9' there; it has conv1, bn1"),
+        ("densenet121", "transition3.nothing", "it has norm, relu, conv, pool"),
+        ("vgg19", "3", "is for ResNets and DenseNets, the encoder is 'vgg19'"),
+    ],
+)
+def test_a_layer_to_cut_after_that_is_not_there_is_refused(name: str, layer: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        build_encoder(name, options={"layer": layer})
+
+
 def test_an_option_the_architecture_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"encoder 'convnext_atto' cannot be built with .*'wings': 2"):
         build_encoder("convnext_atto", options={"wings": 2})
-    with pytest.raises(ConfigError, match=r"alexnet has no \['wings'\]; it knows \['stride_in_1x1'\]"):
+    with pytest.raises(ConfigError, match=r"alexnet has no \['wings'\]; it knows \['layer', 'stride_in_1x1'\]"):
         build_encoder("alexnet", options={"wings": 2})
     with pytest.raises(ConfigError, match="stride_in_1x1 is for ResNets, the encoder is 'alexnet'"):
         build_encoder("alexnet", options={"stride_in_1x1": True})

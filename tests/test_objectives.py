@@ -93,6 +93,34 @@ def test_the_doubly_stochastic_penalty_is_zero_only_when_attention_to_every_cell
     assert doubly_stochastic(stuck, words).item() == pytest.approx((1 - 3) ** 2 + 1 + 1)
 
 
+def test_tau_is_what_attention_to_every_cell_should_sum_to():
+    even = torch.full((1, 6, 3), 1 / 3)
+    words = torch.ones(1, 6, dtype=torch.bool)
+    assert doubly_stochastic(even, words, tau=2.0).item() == pytest.approx(0, abs=1e-9)
+    assert doubly_stochastic(even, words, tau=1.0).item() == pytest.approx(3)
+    model = Tiny("attention-lstm", 8, width=8, hidden=8, attention=4)
+    batch = batch_of([[1, 5, 6, 2]])
+    attention = model(batch.photos, batch.tokens[:, :-1]).attention
+    for objective in (CrossEntropy, HardAttention):
+        plain, penalised = (
+            objective(pad=0, doubly_stochastic=weight, tau=2.5).double()(model, batch)[0] for weight in (0.0, 1.0)
+        )
+        expected = (2.5 - attention.sum(1)).square().sum() / 3
+        torch.testing.assert_close(penalised - plain, expected)
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy, HardAttention])
+def test_a_tau_below_what_the_paper_allows_is_warned_of(objective, caplog):
+    model = Tiny("attention-lstm", 8, width=8, hidden=8, attention=4, mode="hard")
+    model.encoder = SimpleNamespace(dimension=512, height=14, width=14)  # L / D = 0.38
+    for tau in (0.4, 1.0):
+        objective(pad=0, doubly_stochastic=1.0, tau=tau).prepare(model, None)
+    objective(pad=0, doubly_stochastic=0.0, tau=0.1).prepare(model, None)
+    assert not caplog.records
+    objective(pad=0, doubly_stochastic=1.0, tau=0.3).prepare(model, None)
+    assert "objective.tau=0.3 is below L / D = 14 x 14 / 512 = 0.38" in caplog.text
+
+
 def test_the_doubly_stochastic_penalty_needs_attention():
     with pytest.raises(ConfigError, match="doubly_stochastic"):
         CrossEntropy(pad=0, doubly_stochastic=1.0)(Tiny("lstm", 8, width=8, hidden=8).eval(), batch_of([[1, 5, 2]]))
@@ -158,6 +186,46 @@ def test_the_hard_attention_estimator_is_unbiased(hard, monkeypatch, guess, base
     assert exact.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("baseline", ["own", "average"])
+def test_several_draws_of_each_caption_are_unbiased_and_their_mean(hard, monkeypatch, baseline):
+    """Every pair of location sequences: weighted by their probabilities, the gradients sum to the exact one."""
+    objective = HardAttention(pad=0, samples=2, entropy=0.0, expectation=0.0, baseline=baseline).double()
+    single = HardAttention(pad=0, entropy=0.0, expectation=0.0, baseline=baseline).double()
+    for each in (objective, single):
+        each.prepare(hard, None)
+        monkeypatch.setattr(each, "_update", lambda *_: None)
+        each.baseline.fill_(-0.7)
+    batch = batch_of([[1, 5, 2]])
+    paths = list(itertools.product(range(CELLS), repeat=2))
+    found = list(each_path(hard, batch, single, monkeypatch))
+    bound = sum(chance * likelihood for chance, likelihood, _ in found)
+    estimate = 0.0
+    for first, second in itertools.product(range(len(paths)), repeat=2):
+        steps = iter(zip(paths[first], paths[second]))
+        monkeypatch.setattr(torch, "multinomial", lambda *_, steps=steps: torch.tensor(next(steps))[:, None])
+        loss, _ = objective(hard, batch)
+        torch.testing.assert_close(loss, (found[first][2] + found[second][2]) / 2)
+        estimate = estimate + (found[first][0] * found[second][0]).detach() * gradient(loss, hard)
+    exact = -gradient(bound, hard) / batch.token_count
+    torch.testing.assert_close(estimate, exact, rtol=1e-8, atol=1e-10)
+    assert exact.abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_more_draws_make_the_estimate_steadier(hard):
+    batch = batch_of([[1, 5, 6, 2], [1, 6, 2, 0], [1, 6, 6, 2]], photos=3)
+    spread = {}
+    for samples in (1, 5):
+        objective = HardAttention(pad=0, samples=samples, entropy=0.0, expectation=0.0).double()
+        objective.prepare(hard, None)
+        torch.manual_seed(0)
+        with torch.enable_grad():
+            losses = (objective(hard, batch)[0] for _ in range(100))
+            draws = torch.stack([torch.autograd.grad(loss, hard.decoder.key.weight)[0] for loss in losses])
+        spread[samples] = float(draws.var(0).sum())
+    assert 0.1 * spread[1] < spread[5] < 0.4 * spread[1]
+
+
 def test_without_the_score_term_the_estimator_would_be_biased(hard, monkeypatch):
     objective = HardAttention(pad=0, entropy=0.0, expectation=0.0, score_weight=0.0).double()
     objective.prepare(hard, None)
@@ -188,17 +256,19 @@ def test_the_baseline_is_a_moving_average_of_a_words_log_likelihood(hard):
     assert objective.baseline.item() == pytest.approx(0.9 * -2 + 0.1 * -1)
 
 
+@pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("captions", [1, 2])
-def test_a_captions_own_baseline_is_its_likelihood_without_draws(hard, captions):
-    objective = HardAttention(pad=0).double()
+def test_a_captions_own_baseline_is_its_likelihood_without_draws(hard, captions, samples):
+    objective = HardAttention(pad=0, samples=samples).double()
     objective.prepare(hard, None)
     batch = batch_of([[1, 5, 6, 2], [1, 6, 2, 0], [1, 6, 6, 2], [1, 5, 2, 0]], photos=4 // captions)
-    drawn = torch.tensor([True, False, True, False])
-    found = objective._without_draws(hard, batch, drawn, torch.zeros(4, 3).double())
+    drawn = torch.tensor([True, False, True, False]).repeat_interleave(samples)
+    found = objective._without_draws(hard, batch, drawn, torch.zeros(4 * samples, 3).double())
     assert hard.training
     hard.eval()
     expected = hard(batch.photos, batch.tokens[:, :-1]).logits.log_softmax(-1)
     expected = expected.gather(2, batch.tokens[:, 1:, None]).squeeze(2) * (batch.tokens[:, 1:] != 0)
+    expected = expected.repeat_interleave(samples, 0)
     torch.testing.assert_close(found[drawn], expected[drawn])
     assert not objective._without_draws(hard, batch, ~drawn & drawn, found).any(), "nothing drawn, nothing to compute"
 

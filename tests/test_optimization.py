@@ -174,6 +174,22 @@ def test_a_run_warms_up_follows_the_cosine_and_saves_the_averaged_weights(
     assert different > 0.8 * len(first), "an average that equals the last weights would prove nothing"
 
 
+def test_rmsprop_is_centred_and_has_momentum() -> None:
+    """v = 0.95 v + 0.05 g^2, m = 0.95 m + 0.05 g, step = 0.9 step + g / (sqrt(v - m^2) + eps)."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    weight = model.weight.detach().clone()
+    optimizer = build_optimizer(model, "rmsprop", 1e-2, weight_decay=0.1, encoder_rate=1e-2)
+    square, mean, step = torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2)
+    for gradient in (torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 0.1]]), torch.tensor([[-1.0, 3.0]])):
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+        square = 0.95 * square + 0.05 * gradient**2
+        mean = 0.95 * mean + 0.05 * gradient
+        step = 0.9 * step + gradient / ((square - mean**2).sqrt() + 1e-3)
+        weight = weight - 1e-2 * step
+        torch.testing.assert_close(model.weight.detach(), weight)
+
+
 def test_matrices_are_decayed_and_vectors_are_not() -> None:
     model = nn.ModuleDict({"encoder": nn.Linear(2, 3), "decoder": nn.Linear(3, 2)})
     for name, decay in (("adamw", 0.5), ("adam", 0.0)):

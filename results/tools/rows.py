@@ -33,8 +33,14 @@ EXPERIMENTS = (  # no rows
     "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data", "checkpoints",
     "bleu_1", "teacher_forced", "trials", "gender_words",
 )  # fmt: skip
-# Their encoders' weights are on no package index, only on their authors' servers.
-WEIGHTS_NEEDED = ("clip-glove", "clip-transformer", "sat-soft-densenet201", "sat-soft-googlenet", "sat-soft-resnet152")
+# Recipes that have no row yet. DenseNet-201's weights are on no package index, only on their authors' servers.
+WITHOUT_ROW = dict.fromkeys(
+    (
+        "clip-glove", "clip-transformer", "sat-soft-densenet121", "sat-soft-googlenet", "sat-soft-resnet152",
+        "sat-soft-vgg16", "sat-soft-vgg19-paper",
+    ),
+    "not trained yet",
+) | {"sat-soft-densenet201": "weights needed"}  # fmt: skip
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _ABSOLUTE = re.compile(r"(?<![\w.~:/-])~?(?:/[\w.@+-]+){2,}/?")

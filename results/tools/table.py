@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import experiment_sections
-from rows import WEIGHTS_NEEDED, Row, read_json, read_rows, recipe_title, title
+from rows import WITHOUT_ROW, Row, read_json, read_rows, recipe_title, title
 from script import NOTHING, RESULTS, ROOT, escape, number, parser, run, table
 from sightline.data import read_results
 from sightline.errors import DataError
@@ -88,14 +88,14 @@ def best_systems(folder: Path) -> str:
 
 
 def systems(folder: Path) -> str:
-    """One line per system, best first; then the recipes whose encoders we could not get."""
+    """One line per system, best first; then the recipes that have no row, and why."""
     rows = {name: row for name, row in read_rows(folder).items() if row.test}
     shipped = checkpoint_hash(DEFAULT_MODEL)
     lines = [_system(folder, name, row, row.checkpoint == shipped) for name, row in rows.items()]
     done = {row.recipe for row in rows.values()}
-    waiting = [recipe for recipe in WEIGHTS_NEEDED if recipe not in done]
+    waiting = {recipe: why for recipe, why in WITHOUT_ROW.items() if recipe not in done}
     empty = [""] * (len(SHORT) + 4)
-    lines += [[f"{recipe_title(recipe)} (`{recipe}`)", "weights needed", *empty] for recipe in waiting]
+    lines += [[f"{recipe_title(recipe)} (`{recipe}`)", why, *empty] for recipe, why in waiting.items()]
     head = ["system", *(LABELS[key] for key in SHORT), "CIDEr-D (95 %)", "different captions", "words"]
     return table([*head, "parameters", "minutes"], lines, left=1)
 

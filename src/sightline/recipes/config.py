@@ -98,9 +98,10 @@ class AttentionLstmDecoder(Section):
     mode: Literal["soft", "hard"] = "soft"
     width: Size = 512  # of the word vectors
     hidden: Size = 512
-    attention: Size = 512
+    attention: Size = 512  # of the additive score's hidden layer
     dropout: Fraction = 0.5
     gate: bool = True
+    score: Literal["additive", "bilinear"] = "additive"  # v' tanh(W_a a + W_h h + b), or a' W h
     attend: Literal["expectation", "most-likely"] = "expectation"  # hard attention when captioning
 
 
@@ -127,15 +128,18 @@ class CrossEntropy(Section):
     name: Literal["cross-entropy"] = "cross-entropy"
     label_smoothing: Fraction = 0.0
     doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
+    tau: Positive = 1.0  # what attention to each cell should sum to over a caption
 
 
 class HardAttention(Section):
     name: Literal["hard-attention"]
+    samples: Size = 1  # sequences of locations drawn for each caption
     entropy: Annotated[float, Field(ge=0)] = 0.002
     baseline_decay: Fraction = 0.9
     expectation: Fraction = 0.5  # share of photos whose sample is replaced by its expected value
     score_weight: Annotated[float, Field(ge=0)] = 1.0  # 1: the exact gradient of the bound
     doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
+    tau: Positive = 1.0
     label_smoothing: Fraction = 0.0
     baseline: Literal["own", "average"] = "own"  # "average", "caption": the paper's, much higher variance
     credit: Literal["later", "caption"] = "later"  # which words a location is credited with

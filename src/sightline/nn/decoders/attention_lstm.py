@@ -2,8 +2,10 @@
 
 Section 3.1.2 (LSTM, deep output), 4.1 (hard attention: one cell), 4.2 (soft attention: a weighted mean, with a gate).
 The gate exists in both modes, as in the authors' own program, so that hard attention can start from trained soft
-attention. Departures from the paper: the annotation vectors pass a layer norm first (networks differ in scale by orders
-of magnitude), and the initial states come from one linear layer with tanh each.
+attention. The score of a cell a for a hidden state h is the paper's perceptron, v' tanh(W_a a + W_h h + b), or with
+``score="bilinear"`` a' W h (Luong et al., 2015). Departures from the paper: the annotation vectors pass a layer norm
+first (networks differ in scale by orders of magnitude), and the initial states come from one linear layer with tanh
+each.
 """
 
 from __future__ import annotations
@@ -32,19 +34,22 @@ class AttentionLSTM(Decoder):
         dropout: float = 0.5,
         gate: bool = True,
         attend: Literal["expectation", "most-likely"] = "expectation",
+        score: Literal["additive", "bilinear"] = "additive",
     ):
         super().__init__()
-        self.mode, self.attend, self.max_length = mode, attend, max_length
+        self.mode, self.attend, self.score, self.max_length = mode, attend, score, max_length
         self.expectation = 0.5  # share of rows trained on the expected context; the hard-attention objective sets it
         self.vocabulary = embedding.vectors.num_embeddings
         self.norm = nn.LayerNorm(features)
         self.first_hidden = nn.Linear(features, hidden)
         self.first_cell = nn.Linear(features, hidden)
         self.embedding = embedding
-        # f_att(a, h) = v' tanh(W_a a + W_h h + b)
-        self.key = nn.Linear(features, attention)
-        self.query = nn.Linear(hidden, attention, bias=False)
-        self.energy = nn.Linear(attention, 1, bias=False)
+        if score == "additive":  # f_att(a, h) = v' tanh(W_a a + W_h h + b)
+            self.key = nn.Linear(features, attention)
+            self.query = nn.Linear(hidden, attention, bias=False)
+            self.energy = nn.Linear(attention, 1, bias=False)
+        else:  # f_att(a, h) = a' W h
+            self.key = nn.Linear(features, hidden, bias=False)
         self.gate = nn.Linear(hidden, 1) if gate else None
         # The four LSTM gates, by input: previous word, context and previous hidden state
         self.from_word = nn.Linear(width, 4 * hidden)
@@ -57,9 +62,10 @@ class AttentionLSTM(Decoder):
 
     def start(self, features: ImageFeatures) -> DecoderState:
         # The norm's scale and shift are applied to the weighted mean and inside ``key``: cached features then need no
-        # gradient. A factor of 2 belongs to the sigmoid that stands for tanh in ``_context``.
+        # gradient. A factor of 2 belongs to the sigmoid that stands for tanh in ``_energy``.
         annotations = F.layer_norm(features.grid, self.norm.normalized_shape, eps=self.norm.eps)  # (B, N, D)
-        keys = F.linear(annotations, 2 * self.key.weight * self.norm.weight, 2 * self.key(self.norm.bias))
+        factor = 2 if self.score == "additive" else 1
+        keys = F.linear(annotations, factor * self.key.weight * self.norm.weight, factor * self.key(self.norm.bias))
         mean = self._scaled(annotations.mean(1))
         return DecoderState(
             {"annotations": annotations, "keys": keys},  # projected once, not at every word
@@ -107,11 +113,8 @@ class AttentionLSTM(Decoder):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The context z_t of each row (R, D), with attention (R, N) and what the mode adds."""
         annotations, keys = state.encoder_cache["annotations"], state.encoder_cache["keys"]
-        photos, count, _ = annotations.shape
-        query = 2 * self.query(hidden).view(photos, -1, 1, keys.shape[-1])  # (B, K, 1, A)
-        # v' tanh(x) with tanh(x) = 2 sigmoid(2x) - 1, which takes a third of the time on a CPU; the -1 adds the same to
-        # every cell, and softmax drops it
-        energy = 2 * self.energy((keys[:, None] + query).sigmoid_()).squeeze(-1)  # (B, K, N)
+        count = annotations.shape[1]
+        energy = self._energy(hidden, keys)
         weights = energy.softmax(-1)
         outputs = {"attention": weights.reshape(-1, count)}
         if self.mode == "hard":
@@ -121,6 +124,16 @@ class AttentionLSTM(Decoder):
             gate = torch.sigmoid(self.gate(hidden))
             context, outputs["gate"] = gate * context, gate.squeeze(1)
         return context, outputs
+
+    def _energy(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        """The score of each cell for each of a photo's K rows: (B, K, N)."""
+        rows = hidden.view(keys.shape[0], -1, hidden.shape[-1])  # (B, K, hidden)
+        if self.score == "bilinear":
+            return rows @ keys.transpose(1, 2)
+        query = 2 * self.query(rows)[:, :, None]  # (B, K, 1, A)
+        # v' tanh(x) with tanh(x) = 2 sigmoid(2x) - 1, which takes a third of the time on a CPU; the -1 adds the same to
+        # every cell, and softmax drops it
+        return 2 * self.energy((keys[:, None] + query).sigmoid_()).squeeze(-1)
 
     def _choose(self, energy: Tensor, expected: Tensor | None, outputs: dict[str, Tensor]) -> Tensor:
         """Hard attention's weights: one cell drawn while training; the expectation or most likely cell otherwise."""

@@ -6,6 +6,7 @@ penalty.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from sightline.errors import ConfigError
 from sightline.types import DecoderOutput
 
 Logs = dict[str, Tensor]
+log = logging.getLogger(__name__)
 
 
 class Objective(nn.Module):
@@ -44,13 +46,25 @@ def token_losses(
     return nll.new_zeros(mask.shape).masked_scatter(mask, smoothed), padded, mask
 
 
-def doubly_stochastic(attention: Tensor, mask: Tensor) -> Tensor:
-    """sum_i (1 - sum_t alpha_ti)^2 of each caption (R,): attention to each grid cell should sum to 1 over a caption.
+def doubly_stochastic(attention: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:
+    """sum_i (tau - sum_t alpha_ti)^2 of each caption (R,): attention to each cell should sum to tau over a caption.
 
-    Normalised per caption: a sum over cells here, a mean over the captions of the batch by the caller.
+    The weight lambda is normalised per caption: a sum over cells here, a mean over the captions of the batch by the
+    caller, as the paper writes it (Xu et al., 2015, section 4.2.1, equation 9, tau = 1). The authors' program sums over
+    the batch and takes the mean over cells. Its lambda = 1 is B / L here: 64 captions / 196 cells = 0.33.
     """
     total = (attention * mask[:, :, None]).sum(1)  # (R, N)
-    return (1 - total).square().sum(1) * mask.any(1)
+    return (tau - total).square().sum(1) * mask.any(1)
+
+
+def check_tau(tau: float, encoder: Any) -> None:
+    """The paper asks for tau >= L / D, with L cells of D numbers."""
+    lowest = encoder.height * encoder.width / encoder.dimension
+    if tau < lowest:
+        log.warning(
+            "objective.tau=%g is below L / D = %d x %d / %d = %.2f, the least that Show, Attend and Tell allows",
+            tau, encoder.height, encoder.width, encoder.dimension, lowest,
+        )  # fmt: skip
 
 
 def across_processes(total: Tensor) -> Tensor:
@@ -67,9 +81,13 @@ def softened(logits: Tensor, temperature: float) -> Tensor:
 
 
 class CrossEntropy(Objective):
-    def __init__(self, pad: int, label_smoothing: float = 0.0, doubly_stochastic: float = 0.0):
+    def __init__(self, pad: int, label_smoothing: float = 0.0, doubly_stochastic: float = 0.0, tau: float = 1.0):
         super().__init__()
-        self.pad, self.smoothing, self.penalty = pad, label_smoothing, doubly_stochastic
+        self.pad, self.smoothing, self.penalty, self.tau = pad, label_smoothing, doubly_stochastic, tau
+
+    def prepare(self, model: Any, context: Any) -> None:
+        if self.penalty:
+            check_tau(self.tau, model.encoder)
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Logs]:
         output = model(batch.photos, batch.tokens[:, :-1])
@@ -81,7 +99,7 @@ class CrossEntropy(Objective):
                 raise ConfigError(
                     "objective.doubly_stochastic needs a decoder with attention over time: attention-lstm"
                 )
-            penalty = doubly_stochastic(output.attention, mask).sum() / batch.caption_count
+            penalty = doubly_stochastic(output.attention, mask, self.tau).sum() / batch.caption_count
             # Per caption like the penalty: the paper's loss is a sum over words, ours a mean over the batch's words.
             loss = loss + self.penalty * penalty * batch.caption_count / batch.token_count
             logs["doubly_stochastic"] = penalty.detach()
