@@ -266,3 +266,44 @@ def test_both_need_the_token_and_are_counted(server: RunningServer):
     text = server.get("/metrics").body.decode()
     for path in paths:
         assert f'sightline_requests_total{{path="{path}",status="200"}}' in text
+
+
+# -- the OpenAPI document ---------------------------------------------------------------------------------------------
+
+
+def test_the_document_describes_both_apis_and_its_examples_work(server: RunningServer):
+    from sightline.serve.compatible import PATHS
+    from sightline.serve.compatible_openapi import OPERATIONS
+
+    document = server.get("/openapi.json").json
+    assert set(OPERATIONS) == {*PATHS, "/v1/models/{model}"} < set(document["paths"])
+    for path, operation in OPERATIONS.items():
+        described = document["paths"][path][operation.method]
+        assert described["security"] == [{"token": []}] and "401" in described["responses"]
+        if operation.body is None:
+            url = path.replace("{model}", "default")
+            reply = server.ask(operation.method.upper(), url, b"{}" if operation.method == "post" else b"")
+        else:
+            reply = server.post_json(path, described["requestBody"]["content"]["application/json"]["example"])
+            assert {"400", "413", "422", "429", "503"} <= set(described["responses"])
+        assert reply.status == 200, (path, reply)
+        found = operation.response.model_validate(reply.json)
+        if operation.body is not None:
+            assert '"confidence":' in reply.body.decode()
+            assert "captions" in found.model_dump_json()
+
+
+def test_try_it_on_the_api_page_captions_through_both_apis(browser: Any):
+    with serving("--server-page") as server, browser.new_context() as context:
+        page = context.new_page()
+        context.set_default_timeout(120_000)
+        page.goto(f"http://127.0.0.1:{server.port}/docs")
+        for path in ("/v1/chat/completions", "/api/generate"):
+            block = page.locator(".opblock", has=page.locator(f'[data-path="{path}"]'))
+            block.locator(".opblock-summary-control").click()
+            block.get_by_role("button", name="Try it out").click()
+            block.get_by_role("button", name="Execute").click()
+            answer = block.locator(".live-responses-table .response")
+            answer.wait_for()
+            assert answer.locator(".response-col_status").inner_text().startswith("200")
+            assert "confidence" in answer.inner_text()

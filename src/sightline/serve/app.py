@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from http.client import responses
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from sightline.io.images import decoded_bytes
 from sightline.serve import compatible, schemas
 from sightline.serve.batching import Batcher, CaptionWork, Query
 from sightline.serve.browser import BrowserModel
+from sightline.serve.compatible_openapi import add_operations
 from sightline.serve.middleware import (
     METRICS_TYPE,
     NOT_FOUND,
@@ -304,7 +306,7 @@ def create_app(work: CaptionWork, settings: Settings, name: str, page: BrowserMo
         """Counters and durations for Prometheus."""
         return Response(service.metrics.text(), media_type=METRICS_TYPE, headers={"Cache-Control": "no-store"})
 
-    document = schemas.openapi_document(app, settings, defaults)
+    document = schemas.openapi_document(app, settings, defaults, partial(add_operations, model=name))
 
     @app.head("/openapi.json", include_in_schema=False)
     @app.get("/openapi.json", include_in_schema=False)

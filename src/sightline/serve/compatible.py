@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fastapi import FastAPI
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, StrictBool, StrictInt, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +61,7 @@ class Message(BaseModel):
 
 
 class Body(BaseModel):
-    logprobs: bool | None = None
+    logprobs: StrictBool | None = None
 
     def texts(self) -> list[str]:
         """The photos, as base64 or ``data:`` URLs."""
@@ -80,15 +80,15 @@ def _latest_photos(messages: Sequence[Message]) -> list[str]:
 
 
 class StreamOptions(BaseModel):
-    include_usage: bool | None = None
+    include_usage: StrictBool | None = None
 
 
 class ChatCompletionBody(Body):
     messages: list[Message]
-    n: int | None = Field(None, ge=1, le=int(LIMITS["candidates"]["le"]))
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens_: int | None = Field(None, ge=1, alias="max_tokens")
-    stream: bool | None = None
+    n: StrictInt | None = Field(None, ge=1, le=int(LIMITS["candidates"]["le"]))
+    max_completion_tokens: StrictInt | None = Field(None, ge=1)
+    max_tokens_: StrictInt | None = Field(None, ge=1, alias="max_tokens")
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
 
     def texts(self) -> list[str]:
@@ -103,8 +103,8 @@ class ChatCompletionBody(Body):
 
 class ResponseBody(Body):
     input: str | list[Message]
-    max_output_tokens: int | None = Field(None, ge=1)
-    stream: bool | None = None
+    max_output_tokens: StrictInt | None = Field(None, ge=1)
+    stream: StrictBool | None = None
 
     def texts(self) -> list[str]:
         return [] if isinstance(self.input, str) else _latest_photos(self.input)
@@ -114,12 +114,12 @@ class ResponseBody(Body):
 
 
 class OllamaOptions(BaseModel):
-    num_predict: int | None = None
+    num_predict: StrictInt | None = None
 
 
 class OllamaBody(Body):
     options: OllamaOptions | None = None
-    stream: bool | None = None  # None is true, as Ollama has it
+    stream: StrictBool | None = None  # None is true, as Ollama has it
     prompt: str = ""
     images: list[str] | None = None
     messages: list[Message] = []

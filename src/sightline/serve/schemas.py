@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from sightline.decoding.options import DecodingOptions, UserOption, user_options
 from sightline.errors import nearest
 from sightline.io.files import counted, printable
+from sightline.serve.middleware import PROTECTED
 from sightline.serve.settings import Settings
 
 LIMITS: dict[str, dict[str, float]] = {  # tighter than those of `DecodingOptions`: other clients wait meanwhile
@@ -223,10 +224,15 @@ ERRORS_OF_BODIES = {
 RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 
-def openapi_document(app: FastAPI, settings: Settings, defaults: Mapping[str, DecodingOptions]) -> dict[str, Any]:
+def openapi_document(
+    app: FastAPI,
+    settings: Settings,
+    defaults: Mapping[str, DecodingOptions],
+    add: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
     """FastAPI's document, completed with what it cannot know: bodies that handlers read themselves, and errors.
 
-    ``defaults`` are the model's options at each path with a body.
+    ``defaults`` are the model's options at each path with a body; ``add`` adds further paths.
     """
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     components = document.setdefault("components", {})
@@ -237,16 +243,20 @@ def openapi_document(app: FastAPI, settings: Settings, defaults: Mapping[str, De
     for path, operations in document["paths"].items():
         for operation in operations.values():
             responses = operation["responses"]
-            responses.update({status: _error_response(meaning) for status, meaning in ERRORS_ALWAYS.items()})
+            responses.update({status: error_content(meaning) for status, meaning in ERRORS_ALWAYS.items()})
             if path in BODIES:
                 operation["requestBody"] = _request_body(known, *BODIES[path], settings.max_photos, defaults[path])
-                responses.update({status: _error_response(meaning) for status, meaning in ERRORS_OF_BODIES.items()})
+                responses.update({status: error_content(meaning) for status, meaning in ERRORS_OF_BODIES.items()})
                 responses["429"]["headers"] = responses["503"]["headers"] = RETRY_AFTER
-            if settings.token and path in (*BODIES, "/metrics"):
-                operation["security"] = [{"token": []}]
-                responses["401"] = _error_response("The token is missing or wrong.")
     paths = document["paths"]
-    paths["/healthz"]["get"]["responses"]["503"] = _error_response("One of the model's threads has ended.")
+    add(document)
+    for path, operations in paths.items():
+        for operation in operations.values() if settings.token and path.startswith(PROTECTED) else ():
+            kind = operation["responses"]["403"]["content"]["application/json"]["schema"]
+            operation["security"] = [{"token": []}]
+            operation["responses"]["401"] = error_content("The token is missing or wrong.")
+            operation["responses"]["401"]["content"]["application/json"]["schema"] = kind
+    paths["/healthz"]["get"]["responses"]["503"] = error_content("One of the model's threads has ended.")
     paths["/metrics"]["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     if settings.token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -280,6 +290,6 @@ def _request_body(
     }
 
 
-def _error_response(meaning: str) -> dict[str, Any]:
-    content = {"schema": {"$ref": REFERENCE.format(model="ErrorOut")}}
+def error_content(meaning: str, kind: type[BaseModel] = ErrorOut) -> dict[str, Any]:
+    content = {"schema": {"$ref": REFERENCE.format(model=kind.__name__)}}
     return {"description": meaning, "content": {"application/json": content}}
