@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Command
@@ -357,3 +358,30 @@ def test_the_command_scores_people_and_objects(command: Command, tiny_flickr8k: 
         refused = command("evaluate", *wrong, *data)
         assert refused.code == 2
         assert message in refused.err
+
+
+def test_the_page_fits_a_phone_and_has_the_design_of_the_others(
+    evaluated: Evaluation, tmp_path: Path, browser: Any
+) -> None:
+    from sightline.io.html import STYLESHEET
+
+    long = replace(evaluated.images[0], name="a" * 200, caption="b" * 200, references=("c" * 200, "a dog " * 60))
+    page = tmp_path / "page.html"
+    write_page(replace(evaluated, images=(long, *evaluated.images[1:]), signature="signature|" * 40), page)
+    assert STYLESHEET.read_text(encoding="utf-8") in page.read_text(encoding="utf-8")
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 3}
+    with browser.new_context(**phone) as context:
+        shown = context.new_page()
+        shown.set_default_timeout(120_000)
+        shown.goto(page.as_uri())
+        assert shown.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+        beyond = """[...document.querySelectorAll('main *')].filter((item) => {
+            const box = item.getBoundingClientRect();
+            return box.width && (box.left < 0 || box.right > innerWidth + 0.5 || item.scrollWidth > item.clientWidth + 1
+                && getComputedStyle(item).display !== 'inline');
+        }).map((item) => item.outerHTML.slice(0, 80))"""
+        assert shown.evaluate(beyond) == []
+        photo, text = shown.locator(".photos img").first, shown.locator(".photos .caption").first
+        assert photo.evaluate("item => item.getBoundingClientRect().width") > 300, "photos fill the width"
+        assert text.evaluate("item => parseFloat(getComputedStyle(item).fontSize)") >= 16
+        shown.screenshot(path=str(tmp_path / "phone.png"))

@@ -80,6 +80,7 @@ def test_without_extras_one_line_says_which_is_needed(tiny_model: Path, tmp_path
         "ray": [["bulk", str(DOG), "-o", str(tmp_path / "a.csv"), "--ray", "auto"]],
         "onnx": [["export", "default", "-o", str(tmp_path / "exported")]],
         "hub": [["caption", str(DOG), "--model", "owner/model"]],
+        "datasets": [["evaluate", "default", "--data", "hf:owner/name"]],
     }
     lines = [(extra, arguments) for extra, command_lines in cases.items() for arguments in command_lines]
     for (extra, arguments), outcome in zip(lines, without_extras(*(arguments for _, arguments in lines))):

@@ -62,6 +62,7 @@ EXTRAS = {
         {"torch": "torch", "onnx": "onnx", "onnxscript": "onnxscript"},
     ),
     "hub": Extra("models on the Hugging Face hub", {"huggingface_hub": "huggingface_hub"}),
+    "datasets": Extra("`--data hf:owner/name`", {"datasets": "datasets"}),
     "bpe": Extra("models with a BPE tokenizer", {"tokenizers": "tokenizers"}),
     "metrics": Extra("METEOR", {"pycocoevalcap": "pycocoevalcap"}),
 }

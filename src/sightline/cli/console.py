@@ -60,9 +60,9 @@ Ray = Annotated[
         help="Run on a Ray cluster: HOST:PORT, or auto for this machine's cluster or itself.",
     ),
 ]
-Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or a captions table.")]
+Data = Annotated[str, typer.Option("--data", help="The dataset's folder, a captions table, or hf:OWNER/NAME.")]
 DataSources = Annotated[
-    list[str], typer.Option("--data", help="A dataset's folder, or a captions table; several make a mixture.")
+    list[str], typer.Option("--data", help="A dataset's folder, a captions table, or hf:OWNER/NAME; several are mixed.")
 ]
 Objects = Annotated[
     str | None,

@@ -46,7 +46,7 @@ def evaluate(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="A dataset's folder, or a captions table; several make a mixture."),
+        typer.Option("--data", help="A dataset's folder, a captions table, or hf:OWNER/NAME; several are mixed."),
     ] = None,
     split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "val",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models as one ensemble.")] = False,

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder, shards
 from sightline.data.dataset import SPLITS, Dataset, Example, Report, first_of_each_source, mix, verify_images
+from sightline.data.huggingface import is_hub_name
+from sightline.data.huggingface import load as load_from_hub
 from sightline.data.objects import find_objects, read_objects, with_objects
 from sightline.data.reading import read_references, read_results, read_text, write_results
 from sightline.errors import ConfigError, DataError, nearest
@@ -52,13 +54,17 @@ DATASETS: dict[str, Format] = {
 
 
 def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Dataset:
-    """A dataset from its folder (or captions table), checked; `Dataset.report` lists whatever was found wrong.
+    """A dataset from its folder, captions table or ``hf:owner/name``, checked; `Dataset.report` lists what is wrong.
 
     ``seed`` matters only where no split is published. `DataError` if a split would be empty.
     """
     if format != "auto" and format not in DATASETS:
         names = ", ".join(DATASETS)
         raise ConfigError(f"there is no dataset format {format!r}{nearest(format, DATASETS)}: choose auto, {names}")
+    if is_hub_name(path):
+        if format != "auto":
+            raise ConfigError(f"{path} is a dataset of the hub: leave out --format {format}")
+        return load_from_hub(str(path), seed)
     try:
         root = local_path(path)
     except ValueError as error:

@@ -45,7 +45,8 @@ PHOTO_GRID = """
 .photos figure { background: var(--surface); border: 1px solid var(--border); border-radius: 1rem; overflow: hidden; }
 .photos img { display: block; width: 100%; height: 15rem; object-fit: contain; background: var(--sunken); }
 .photos figcaption { padding: 1rem 1.2rem 1.2rem; }
-.photos p { margin: 0; overflow-wrap: anywhere; }
+.photos figcaption { overflow-wrap: anywhere; }
+.photos p { margin: 0; }
 .photos .caption { font-size: 1.08rem; font-weight: 600; line-height: 1.4; margin-bottom: .3rem; }
 .photos ul { margin: .7rem 0; padding-left: 1.1rem; font-size: .92rem; }
 """
