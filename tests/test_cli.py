@@ -260,6 +260,20 @@ def test_training_without_captions_is_one_line(command: Command, recipe: Path, p
     assert [line for line in outcome.complaints if line.startswith("error: ")] == outcome.complaints[-1:]
 
 
+def test_models_name_the_dataset_of_their_scores_and_installed_runtimes(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = sys.modules["sightline.cli.models"]
+    monkeypatch.setenv("COLUMNS", "300")
+    header, row, *_ = command("models").out.splitlines()
+    assert row[header.index("val of") :].startswith("flickr8k ")
+    assert "onnx, torch" in row
+    monkeypatch.setattr(models, "find_spec", lambda name: None if name == "torch" else name)
+    assert "torch" not in command("models").out.replace("sightline", "")
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    assert "none: onnxruntime is not installed" in command("models").out
+
+
 def test_models_without_any_say_what_to_do(command: Command, tiny_model: Path, tmp_path: Path, own_model: Path):
     assert command("models", tiny_model).code == 0
     outcome = command("models", tmp_path / "none")

@@ -80,7 +80,7 @@ def test_json_jsonl_and_csv_agree(command: Command, photos: list[Path], tiny_mod
     rows = list(csv.DictReader(io.StringIO(ask("--csv"))))
     assert list(rows[0]) == ["source", "caption", "confidence", "unsure", "ood_score", "finished", "error"]
     assert [row["caption"] for row in rows] == [row["caption"] for row in array]
-    target = tmp_path / "new" / "captions.json"
+    target = tmp_path / "captions.json"
     assert ask("-o", target, expected=f"3 photos captioned, 0 failed: {target}\n") == ""
     assert json.loads(target.read_text()) == array
 
@@ -321,6 +321,30 @@ def test_what_belongs_to_bulk_is_said_in_one_line(command: Command, photos: list
         outcome = command("caption", *arguments)
         assert (outcome.code, outcome.out, len(outcome.complaints)) == (2, "", 1), arguments
         assert "`sightline bulk" in outcome.err
+
+
+def test_a_file_that_is_replaced_is_kept_and_no_folder_is_made(
+    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path
+):
+    target = tmp_path / "captions.csv"
+    target.write_text("my own table\n")
+    outcome = command("caption", photos[0], "--model", tiny_model, "-o", target)
+    assert outcome.complaints == [
+        f"1 photo captioned, 0 failed: {target}",
+        f"the earlier {target} is kept as {target}.bak",
+    ]
+    assert Path(f"{target}.bak").read_text() == "my own table\n"
+    assert command("caption", photos[0], "--model", tiny_model, "-o", target).code == 0
+    assert len(list(tmp_path.glob("*.bak*"))) == 1, "the same captions replace nothing"
+    outcome = command("caption", photos[0], "--model", tiny_model, "-o", tmp_path / "typo" / "captions.csv")
+    assert (outcome.code, len(outcome.complaints)) == (2, 1)
+    assert "there is no such folder; create it, or name another one" in outcome.err
+    assert not (tmp_path / "typo").exists()
+
+
+def test_the_help_of_caption_speaks_of_what_it_writes(command: Command):
+    text = command("caption", "--help").out
+    assert "sidecar" not in text and "With --alt" in text
 
 
 def test_a_large_folder_is_captioned_and_bulk_is_recommended(

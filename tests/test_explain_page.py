@@ -187,6 +187,25 @@ def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, mon
     assert text.count("<li>") >= 3
 
 
+def test_a_photo_from_standard_input(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo().save("dog.png")
+    for name, code, words in (
+        ("dog.png", 0, "written to photo-explained.html"),
+        ("words", 1, "error: standard input is not an image"),
+        ("empty", 1, "error: standard input is empty: give a photo, as in"),
+    ):
+        Path(name).touch() if name == "empty" else Path(name).write_text("words") if name == "words" else None
+        with Path(name).open("rb") as file, monkeypatch.context() as patch:
+            patch.setattr("sys.stdin", file)
+            assert run(["explain", "-", "--model", str(folder)]) == code
+        printed = capsys.readouterr()
+        assert words in printed.out + printed.err
+    assert "<html" in Path("photo-explained.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

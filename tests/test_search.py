@@ -157,7 +157,7 @@ def test_the_command_prints_path_caption_and_score(command: Command, table: Path
     assert float(score) > 0
     missing = command("search", "giraffe", table)
     assert (missing.code, missing.out) == (1, "")
-    assert missing.complaints == [f"no caption in {table} has a word of 'giraffe'"]
+    assert missing.complaints == [f"no caption in {table} matches 'giraffe': try fewer or other words"]
 
 
 def photos_in(page: Path) -> list[Image.Image]:

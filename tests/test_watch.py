@@ -87,7 +87,7 @@ def test_a_file_that_grows_is_left_until_it_stops(folder: Path, captioner: Capti
 
     def grow(size: int) -> Callable[[], object]:
         def step() -> None:
-            done.append((folder.parent / "c.csv").exists())
+            done.append(bool(sources(folder.parent / "c.csv")))
             put(folder, "a.jpg", photo[:size], complete=False)
 
         return step
@@ -203,5 +203,22 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
     (row,) = csv.DictReader(output.open())
     assert row["caption"] == CAPTION
     once = command("watch", folder, "-o", output, "--once")
-    assert (once.code, once.out, once.err) == (1, "", "")
-    assert command("watch", folder, "-o", f"{folder.parent}/x/").code == 2
+    assert (once.code, once.out) == (1, "")
+    assert once.complaints == [f"1 photo could not be captioned: see {folder.parent}/c.errors.csv"]
+    for name in ("x/", "w.txt"):
+        refused = command("watch", folder, "-o", f"{folder.parent}/{name}")
+        assert refused.code == 2
+        assert refused.complaints == [
+            f"error: -o {folder.parent}/{name}: watch writes one table; name a .csv, .jsonl or .parquet file"
+        ]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_an_empty_folder_has_an_empty_table(folder: Path, captioner: Captioner, form: str) -> None:
+    output = folder.parent / f"c.{form}"
+    assert run(folder, captioner, form=form).photos == 0
+    assert output.exists()
+    put(folder, "a.jpg")
+    assert run(folder, captioner, form=form).photos == 1
+    if form == "csv":
+        assert sources(output) == ["a.jpg"]

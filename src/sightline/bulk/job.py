@@ -81,7 +81,8 @@ def caption_all(
         chosen = captioner.options(**(decoding or {}))
         if not job.begin(inputs, options.part_size, identity(captioner, chosen, output, options), options.overwrite):
             failed = job.failed_before()
-            log.info("%s is already finished: nothing to do", printable(output.path))
+            before = f"; {failed:,} could not be captioned, see {printable(output.errors)}" if failed else ""
+            log.info("%s is already finished: nothing to do%s", printable(output.path), before)
             return BulkSummary(0, failed, 0.0, output.path, output.errors if failed else None)
         if cluster is not None:
             return work_on_cluster(job, captioner.folders, chosen, options, cluster)

@@ -112,7 +112,7 @@ def caption_folder(folder: str, captioner: Captioner) -> Path:
     name = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     table = cache_folder() / "search" / name / "captions.jsonl"
     watch(folder, BulkOutput(table, "jsonl", False), captioner, once=True)
-    if not table.exists():
+    if not table.stat().st_size:
         raise DataError(f"{printable(folder)} has no photo that can be captioned: name another folder")
     return table
 

@@ -56,7 +56,7 @@ class GrowingTable(JobFolder):
         self.failures: dict[str, Failure] = {}  # the same, of photos that could not be captioned
         self.stamps: dict[str, Stamp] = {}  # files as they were when they were last given to the model
 
-    def start(self, folder: str, identity: dict[str, Any], overwrite: bool = False) -> None:
+    def start(self, folder: str, identity: dict[str, Any], several: bool, overwrite: bool = False) -> None:
         """Read what an earlier run left; refuse a table that other options, or another program, made."""
         self.identity, self.roots = {**identity, "inputs": [folder]}, [folder]
         path = self.output.path
@@ -71,6 +71,8 @@ class GrowingTable(JobFolder):
             raise ConfigError(f"{printable(path)} is an unfinished bulk job's: finish that first, or give --overwrite")
         if not path.exists():
             self._record()  # before the table: one without a record is another program's
+            with atomic_path(path) as temporary:
+                write_captions(self.output.format, temporary, FinishedPart(JobPart(0), [], [], []), several)
             return
         record = read_record(self.output.record)
         if record is None:
@@ -85,9 +87,8 @@ class GrowingTable(JobFolder):
         """Add a part's captions to the table, and its failures to the table of errors."""
         part = self.folder / f"new.{self.output.format}"
         write_captions(self.output.format, part, finished, several)
-        earlier = [self.output.path] if self.output.path.exists() else []
         with atomic_path(self.output.path) as temporary:
-            merge(self.output.format, [*earlier, part], temporary)
+            merge(self.output.format, [self.output.path, part], temporary)
         part.unlink()
         self.captioned.update(name_key(caption.source) for caption in finished.captions)
         for failure in finished.failures:
@@ -198,7 +199,7 @@ def watch(
     began = time.monotonic()
     table = GrowingTable(output)
     try:
-        table.start(root, identity(captioner, chosen, output, options), options.overwrite)
+        table.start(root, identity(captioner, chosen, output, options), chosen.candidates > 1, options.overwrite)
         before = len(table.captioned)
         listener, arrivals = RoundListener(table), Arrivals(root, table)
         if not once:

@@ -123,9 +123,9 @@ def watch(
     Ctrl-C ends it, and the same command continues. Each photo is captioned once, when its file has stopped growing.
     One that cannot be captioned goes to a table of errors, and is tried again when it changes.
     """
-    if output.endswith(("/", os.sep)):
+    format = Path(output).suffix.lower().removeprefix(".")
+    if output.endswith(("/", os.sep)) or format not in TABLES:
         raise ConfigError(f"-o {output}: watch writes one table; name a .csv, .jsonl or .parquet file")
-    format = _format(output, None, False)
     decoding = decoding_options(settings, beam=beam, candidates=candidates)
 
     from sightline.bulk.job import BulkOptions, choose_device
@@ -140,6 +140,7 @@ def watch(
     captioner = load(*(model or ()), device=choose_device(device), runtime=runtime, datastore=datastore)
     summary = run(folder, BulkOutput(Path(output), format, False), captioner, options, decoding, once)
     if once and summary.failed:
+        complain(f"{counted(summary.failed, 'photo')} could not be captioned: see {printable(summary.errors)}")
         raise typer.Exit(1)
     if not once:
         complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import re
@@ -20,8 +21,6 @@ from sightline.cli.console import (
     Beam,
     Candidates,
     Datastore,
-    IncludeUnsure,
-    MinConfidence,
     Models,
     Runtime,
     Sample,
@@ -32,8 +31,8 @@ from sightline.cli.console import (
     decoding_options,
     failure_line,
 )
-from sightline.errors import ConfigError
-from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, local_path, printable
+from sightline.errors import ConfigError, ImageError
+from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, keep_backup, local_path, printable
 from sightline.types import COLUMNS, UNSURE, Caption, Failure, write_csv_row
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def caption(
     model: Models = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="Write to this file; .json, .jsonl and .csv choose the format."),
+        typer.Option("--output", "-o", help="Write to this file; .txt, .json, .jsonl and .csv choose the format."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array with each word's probability.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, photo by photo.")] = False,
@@ -64,8 +63,12 @@ def caption(
     alt: Annotated[
         bool, typer.Option("--alt", help="Print text for an HTML alt attribute; JSON and CSV gain a column.")
     ] = False,
-    include_unsure: IncludeUnsure = False,
-    min_confidence: MinConfidence = 0.0,
+    include_unsure: Annotated[
+        bool, typer.Option("--include-unsure", help="With --alt: also print captions that are unsure.")
+    ] = False,
+    min_confidence: Annotated[
+        float, typer.Option("--min-confidence", min=0, max=1, help="With --alt: print only captions this confident.")
+    ] = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="Print bare lower-case words, as JSON and CSV have them.")] = False,
     beam: Beam = None,
     candidates: Candidates = None,
@@ -107,7 +110,8 @@ def caption(
     results = (name if isinstance(name, Failure) else next(captions) for name in found)  # in the order of the inputs
     alone = len(inputs) == len(found) == 1 and not Path(inputs[0]).expanduser().is_dir()
     failed = captioned = unreliable = 0
-    with _open(Path(output) if output and (images or form != "text") else None) as file:
+    earlier: list[Path] = []
+    with _open(Path(output) if output and (images or form != "text") else None, earlier) as file:
         for result in _write(file, form, results, to_text, to_alt, alone):
             if isinstance(result, Failure):
                 complain(f"error: {failure_line(result)}")
@@ -122,6 +126,8 @@ def caption(
     if output or ((failed or skipped) and len(found) > 1):
         where = f": {printable(output)}" if output else ""
         complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
+    for backup in earlier:
+        complain(f"the earlier {printable(output)} is kept as {printable(backup)}")
     if skipped:
         complain(str(skipped))
     if failed:
@@ -135,6 +141,8 @@ def _format(chosen: dict[str, bool], output: str | None) -> str:
     suffix = Path(output or "").suffix.lower().removeprefix(".")
     if output and (suffix == "parquet" or output.endswith(("/", os.sep)) or Path(output).is_dir()):
         raise ConfigError(f"-o {output}: Parquet and folders are written by `sightline bulk`")
+    if output and not Path(output).expanduser().parent.is_dir():
+        raise ConfigError(f"-o {printable(output)}: there is no such folder; create it, or name another one")
     if suffix not in ("", *FORMATS[1:], *TEXT_SUFFIXES):
         raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json or .jsonl")
     by_suffix = "text" if suffix in TEXT_SUFFIXES else suffix
@@ -196,15 +204,16 @@ def _of_standard_input(failure: Failure) -> Failure:
 
 
 @contextmanager
-def _open(output: Path | None) -> Iterator[TextIO]:
+def _open(output: Path | None, earlier: list[Path]) -> Iterator[TextIO]:
+    """Standard output, or a file; another file that is there is kept as a backup, whose name goes to ``earlier``."""
     if output is None:
         yield sys.stdout
         return
-    with (
-        atomic_path(output) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        yield file
+    with atomic_path(output) as temporary:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        if output.exists() and not filecmp.cmp(output, temporary, shallow=False):
+            earlier.append(keep_backup(output))
 
 
 def _write(
@@ -248,11 +257,11 @@ def _write(
 
 
 def explain(
-    photo: Annotated[str, typer.Argument(help="The photo.")],
+    photo: Annotated[str, typer.Argument(help="The photo; - reads it from standard input.")],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write a picture (.png) or a page (.html).", show_default="PHOTO-explained.html"
+            "--output", "-o", help="Write a picture (.png) or a page (.html).", show_default="PHOTO-explained.html here"
         ),
     ] = None,
     model: Models = None,
@@ -269,13 +278,17 @@ def explain(
 ) -> None:
     """Show what the model looked at while writing each word. A page has up to five captions."""
     source, target = _files(photo, output)
+    if photo == STDIN:
+        source = _standard_input()
+        if not source:
+            raise ImageError("standard input is empty: give a photo, as in `sightline explain - < dog.jpg`")
     options = decoding_options(settings, beam=beam, candidates=candidates)
 
     from sightline.engine.captioner import load
     from sightline.explain import explain as run
     from sightline.io.images import open_image
 
-    open_image(source)  # a photo that cannot be read is reported before the model is loaded
+    open_image(source, called="standard input")  # a photo that cannot be read is reported before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
     explanation = run(captioner, source, occlusion, **options)
     explanation.save(target)
@@ -283,7 +296,7 @@ def explain(
     typer.echo(f"written to {printable(target)}")
 
 
-def _files(photo: str, output: Path | None) -> tuple[Path, Path]:
+def _files(photo: str, output: Path | None) -> tuple[Path | bytes, Path]:
     """The photo's path and the file to write, which must be a picture or a page and not the photo itself."""
     from sightline.explain.explanation import check_suffix
 
@@ -291,8 +304,8 @@ def _files(photo: str, output: Path | None) -> tuple[Path, Path]:
         source = local_path(photo)
     except ValueError as error:
         raise ConfigError(f"{printable(photo)} {error}") from None
-    target = output or Path(f"{source.stem}-explained.html")
+    target = output or Path(f"{'photo' if photo == STDIN else source.stem}-explained.html")
     check_suffix(target)
-    if target.resolve() == source.resolve():
+    if photo != STDIN and target.resolve() == source.resolve():
         raise ConfigError(f"{printable(target)} is the photo itself: name another file to write")
     return source, target

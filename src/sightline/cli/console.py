@@ -43,13 +43,11 @@ Datastore = Annotated[
     typer.Option("--datastore", help="Retrieve neighbours from this folder of `sightline retrieval build`."),
 ]
 IncludeUnsure = Annotated[
-    bool, typer.Option("--include-unsure", help="Also write unsure captions to alt texts, sidecars and photos.")
+    bool, typer.Option("--include-unsure", help="Also write unsure captions to sidecars and photos.")
 ]
 MinConfidence = Annotated[
     float,
-    typer.Option(
-        "--min-confidence", min=0, max=1, help="Write only captions this confident to alt texts, sidecars and photos."
-    ),
+    typer.Option("--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Caption this many photos at once.")]
 Ray = Annotated[

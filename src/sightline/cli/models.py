@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,8 @@ def models(
         ),
     ] = None,
 ) -> None:
-    """List models, with sizes and scores on val. Also: whether they are calibrated, and which runtimes run them."""
+    """List models, with sizes and scores on val. Also: the dataset of these scores, whether they are calibrated, and
+    which installed runtimes run them."""
     from rich.table import Table
 
     from sightline.nn.hub import SHIPPED, large_folders
@@ -39,7 +41,7 @@ def models(
     table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
     for column in ("parameters", "MB", *(f"val {METRIC_NAMES[key]}" for key in VAL_SCORES)):
         table.add_column(column, justify="right")
-    for column in ("calibrated", "runtimes"):
+    for column in ("val of", "calibrated", "runtimes"):
         table.add_column(column)
     table.add_column("folder", overflow="fold")
     failed, found = False, 0
@@ -176,7 +178,7 @@ def _row(folder: Path, given: Path) -> list[str]:
     name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
     calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
     if not has_weights(folder):
-        return [printable(name), *_exported(folder), "–", "–", calibrated, "onnx", printable(folder)]
+        return [printable(name), *_exported(folder), "–", "–", "–", calibrated, _runtimes("onnx"), printable(folder)]
     found = metrics.get("val", metrics.get("dev"))
     val = found if isinstance(found, dict) else {}
     scores = [percent(val[key]) if isinstance(val.get(key), int | float) else "–" for key in VAL_SCORES]
@@ -187,8 +189,23 @@ def _row(folder: Path, given: Path) -> list[str]:
     size = f"{weights_size(folder) / 1e6:.1f}"
     counted, parameters = _numbers(folder), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
-    runtimes = "onnx, torch" if (folder / EXPORTED).is_file() else "torch"
+    scores.append(_dataset(str(metrics.get("signature", ""))) if val else "–")
+    runtimes = _runtimes("onnx", "torch") if (folder / EXPORTED).is_file() else _runtimes("torch")
     return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, runtimes, printable(folder)]
+
+
+def _dataset(signature: str) -> str:
+    """The dataset of an evaluation's signature, "sightline 0.1.0|flickr8k:test|…"."""
+    _, _, rest = signature.partition("|")
+    name, is_split, _ = rest.partition(":")
+    return printable(name) if is_split else "–"
+
+
+def _runtimes(*names: str) -> str:
+    """Those of the runtimes that are installed, or else what is missing."""
+    packages = {"onnx": "onnxruntime", "torch": "torch"}
+    installed = [name for name in names if find_spec(packages[name])]
+    return ", ".join(installed) or f"none: {packages[names[0]]} is not installed"
 
 
 def _exported(folder: Path) -> list[str]:

@@ -49,5 +49,5 @@ def search(
         write_atomically(html, render_page(query, found, base))
         complain(f"{counted(len(found), 'photo')} on the page {printable(html)}")
     if not found:
-        complain(f"no caption in {printable(captions)} has a word of {query!r}")
+        complain(f"no caption in {printable(captions)} matches {query!r}: try fewer or other words")
         raise typer.Exit(1)
