@@ -68,7 +68,7 @@ def test_phrases_are_found_within_their_own_sentence_only(data: MeteorData) -> N
         [text.split() for text in ("a lot of dogs", "many dogs", "dogs in front", "of men")]
     )
     assert [match.matcher for match in align(caption, reference)] == [PARAPHRASE, EXACT]
-    assert [match.caption_length for match in align(caption, reference)] == [3, 1]
+    assert [match.length for match in align(caption, reference)] == [3, 1]
     assert not first.phrases and not second.phrases
 
 

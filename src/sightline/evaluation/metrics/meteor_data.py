@@ -18,12 +18,13 @@ import time
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -37,9 +38,11 @@ from sightline.io.progress import track
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # odd, its bits well spread: neighbouring words end up far apart
 MASK = (1 << 64) - 1
-FORMAT = 1  # raise it when the layout of the tables changes: older ones are then built anew
+FORMAT = 2  # raise it when the layout of the tables changes: older ones are then built anew
 LONGEST_PHRASE = 7  # words in the longest phrase of the paraphrase table
-# Inflections undone to find a word in WordNet, in this order; the first that gives a known word counts.
+LONGEST = 200  # words of a sentence that are aligned; the rest counts as unmatched
+# Inflections undone to find a word in WordNet, in this order; the first that gives a known word counts. The endings are
+# those that WordNet's manual lists for nouns, verbs and adjectives (morphy, section 7WN, "Rules of Detachment").
 INFLECTIONS = [
     *[("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man")],
     *[("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")],
@@ -171,7 +174,7 @@ def _build_words(jar: ZipFile, folder: Path) -> None:
     abbreviations = [line.split() for line in lines("nonbreaking/english.prefixes") if line and line[0] != "#"]
     words = {
         "function_words": lines("function/english.words"),
-        "prefixes": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
+        "abbreviations": {fields[0]: fields[1:] == ["#NUMERIC_ONLY#"] for fields in abbreviations if fields},
     }
     (folder / "words.json").write_text(json.dumps(words))
 
@@ -219,27 +222,37 @@ def _blocks(path: Path) -> Iterator[list[str]]:
 
 
 class Word(NamedTuple):
-    """A word and what the first three matchers compare."""
+    """A word with everything it is compared by."""
 
     text: str
     stem: str
-    synsets: frozenset[int] = frozenset()
-    function: bool = False
+    synsets: frozenset[int]
+    is_function: bool
 
 
+Positions = dict[Any, list[int]]
+
+
+@dataclass(eq=False)
 class Sentence:
-    """A caption's words, and those of its phrases for which paraphrases are known."""
+    """A caption's words, and its phrases that the paraphrase table knows."""
 
-    def __init__(self, words: list[Word]) -> None:
-        self.words = words
-        self.occurrences: dict[int, list[tuple[int, int]]] = {}  # phrase: (start, length) of each occurrence
-        self.phrases: list[tuple[int, int, dict[int, int]]] = []  # start, length, {paraphrase: rank}
+    words: list[Word]
+    phrases: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # row: start and length of each occurrence
+    paraphrases: dict[int, dict[int, int]] = field(default_factory=dict)  # row: its paraphrases' rows and their ranks
 
-    def add_phrase(self, phrase: int, start: int, length: int, paraphrases: dict[int, int]) -> None:
-        """Note that `phrase` occurs; call by rising start, and by rising length within one start."""
-        self.occurrences.setdefault(phrase, []).append((start, length))
-        if paraphrases:
-            self.phrases.append((start, length, paraphrases))
+    @cached_property
+    def positions(self) -> tuple[Positions, Positions, Positions]:
+        """Where each text, each stem and each synonym set occurs."""
+        texts: Positions = {}
+        stems: Positions = {}
+        synsets: Positions = {}
+        for position, word in enumerate(self.words[:LONGEST]):
+            texts.setdefault(word.text, []).append(position)
+            stems.setdefault(word.stem, []).append(position)
+            for group in word.synsets:
+                synsets.setdefault(group, []).append(position)
+        return texts, stems, synsets
 
 
 class MeteorData:
@@ -248,12 +261,12 @@ class MeteorData:
     def __init__(self, folder: Path) -> None:
         words = json.loads((folder / "words.json").read_text())
         self.function_words: frozenset[str] = frozenset(words["function_words"])
-        self.abbreviations: dict[str, bool] = words["prefixes"]
+        self.abbreviations: dict[str, bool] = words["abbreviations"]
         self.synsets = Table.open(folder, "synsets")
         self.bases = Table.open(folder, "bases")
         self.paraphrases = Table.open(folder, "paraphrases")
         self._words: dict[str, Word] = {}
-        self._rows: dict[int, dict[int, int]] = {}
+        self._ranks: dict[int, dict[int, int]] = {}
 
     def sentences(self, captions: Sequence[Sequence[str]]) -> list[Sentence]:
         """One sentence per tokenised caption."""
@@ -295,13 +308,18 @@ class MeteorData:
         begins = (np.cumsum(lengths) - lengths).tolist()
         for position, length in np.argwhere(rows >= 0).tolist():
             owner, row = owners[position], int(rows[position, length])
-            sentences[owner].add_phrase(row, position - begins[owner], length + 1, self._paraphrases(row))
+            sentence, start = sentences[owner], position - begins[owner]
+            if start + length >= LONGEST:
+                continue
+            sentence.phrases.setdefault(row, []).append((start, length + 1))
+            if row not in sentence.paraphrases:
+                sentence.paraphrases[row] = self._paraphrases(row)
 
     def _paraphrases(self, row: int) -> dict[int, int]:
-        """The paraphrases of a phrase, each with its rank in the table."""
-        if row not in self._rows:
-            self._rows[row] = {target: rank for rank, target in enumerate(self.paraphrases.row(row))}
-        return self._rows[row]
+        """The paraphrases of a phrase, each with its rank in the order of the file."""
+        if row not in self._ranks:
+            self._ranks[row] = {paraphrase: rank for rank, paraphrase in enumerate(self.paraphrases.row(row))}
+        return self._ranks[row]
 
 
 def load() -> MeteorData:
