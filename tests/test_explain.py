@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.explain import Explanation, explain
 from sightline.explain.explanation import CELLS, hide, occlusion_maps, teacher_forced
-from sightline.explain.heatmap import HIGHEST, overlay, scaled, upsampled
+from sightline.explain.heatmap import HIGHEST, overlay, paper_map, paper_overlay, scaled, upsampled
 from sightline.explain.picture import WIDTH, columns_for, draw
 from sightline.io.images import Preprocess
 from sightline.nn.checkpoint import CaptionModel, Checkpoint
@@ -43,6 +45,37 @@ def test_a_smoothed_map_peaks_and_balances_at_its_cell() -> None:
     assert balance == pytest.approx((14.5, 109.5), abs=2)
     inside = smooth[5:25, 90:130].sum() / smooth.sum()  # within one cell around
     assert inside > 0.8
+
+
+def test_the_papers_map_is_sixteen_times_as_large_and_smoothed_by_twenty_pixels() -> None:
+    grid = np.zeros((14, 14))
+    grid[6, 6] = 1.0
+    smooth = paper_map(grid)
+    assert smooth.shape == (224, 224)
+    assert smooth.sum() == pytest.approx(256, rel=1e-3)  # 16 x 16 pixels for a cell
+    assert np.unravel_index(smooth.argmax(), smooth.shape) == pytest.approx((103.5, 103.5), abs=1)
+    profile, position = smooth.sum(0) / smooth.sum(), np.arange(224)
+    variance = (profile * (position - 103.5) ** 2).sum()
+    assert variance == pytest.approx(20**2 + 16**2 / 6, rel=0.02)  # the Gaussian's and the linear interpolation's
+    assert paper_map(np.full((7, 5), 0.3)) == pytest.approx(0.3)
+
+
+def test_the_papers_picture_is_white_where_attention_is_highest_and_dark_elsewhere() -> None:
+    photo = Image.new("RGB", (70, 70), (200, 40, 40))
+    pixels = np.asarray(paper_overlay(photo, peaked(row=1, column=5)), int)
+    row, column = np.unravel_index(pixels.sum(-1).argmax(), (70, 70))
+    assert row < 20 and column > 45  # the smoothed peak leans to the corner, where less is mixed in
+    assert pixels[row, column] == pytest.approx((244, 212, 212), abs=2)  # 80 % white
+    assert pixels[65, 5] == pytest.approx((40, 8, 8), abs=3)  # 80 % black
+    assert not np.array_equal(np.asarray(draw(caption("dog"))), np.asarray(draw(caption("dog"), paper=True)))
+
+
+def test_only_a_picture_can_have_the_papers_maps(tmp_path: Path) -> None:
+    explanation = Explanation(caption("dog"), "attention")
+    with pytest.raises(ConfigError, match=r"name a file that ends in \.png"):
+        explanation.save(tmp_path / "dog.html", paper=True)
+    explanation.save(tmp_path / "dog.png", paper=True)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "dog.png")), np.asarray(explanation.picture(paper=True)))
 
 
 def test_every_cell_and_grid_reaches_full_heat_once_smoothed() -> None:

@@ -271,13 +271,16 @@ def explain(
             "--occlusion", help="Measure by hiding patches of the photo instead of reading the model's attention."
         ),
     ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Draw the maps of a .png as in the figures of Show, Attend and Tell.")
+    ] = False,
     beam: Beam = None,
     candidates: Candidates = None,
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
     """Show what the model looked at while writing each word. A page has up to five captions."""
-    source, target = _files(photo, output)
+    source, target = _files(photo, output, paper)
     if photo == STDIN:
         source = _standard_input()
         if not source:
@@ -291,12 +294,12 @@ def explain(
     open_image(source, called="standard input")  # a photo that cannot be read is reported before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
     explanation = run(captioner, source, occlusion, **options)
-    explanation.save(target)
+    explanation.save(target, paper)
     typer.echo(explanation.caption.sentence())
     typer.echo(f"written to {printable(target)}")
 
 
-def _files(photo: str, output: Path | None) -> tuple[Path | bytes, Path]:
+def _files(photo: str, output: Path | None, paper: bool) -> tuple[Path | bytes, Path]:
     """The photo's path and the file to write, which must be a picture or a page and not the photo itself."""
     from sightline.explain.explanation import check_suffix
 
@@ -304,8 +307,8 @@ def _files(photo: str, output: Path | None) -> tuple[Path | bytes, Path]:
         source = local_path(photo)
     except ValueError as error:
         raise ConfigError(f"{printable(photo)} {error}") from None
-    target = output or Path(f"{'photo' if photo == STDIN else source.stem}-explained.html")
-    check_suffix(target)
+    target = output or Path(f"{'photo' if photo == STDIN else source.stem}-explained.{'png' if paper else 'html'}")
+    check_suffix(target, paper)
     if photo != STDIN and target.resolve() == source.resolve():
         raise ConfigError(f"{printable(target)} is the photo itself: name another file to write")
     return source, target

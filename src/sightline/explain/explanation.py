@@ -48,22 +48,23 @@ class Explanation:
     by_head: np.ndarray | None = field(default=None, repr=False, compare=False)  # (words, blocks, heads, h, w)
     frame: Box = (0.0, 0.0, 1.0, 1.0)  # left, top, right, bottom as shares of the photo
 
-    def picture(self) -> Image:
+    def picture(self, paper: bool = False) -> Image:
+        """``paper``: the maps as in the figures of Show, Attend and Tell."""
         from sightline.explain.picture import ATTENTION, OCCLUSION, draw
 
-        return draw(self.caption, ATTENTION if self.method == "attention" else OCCLUSION)
+        return draw(self.caption, ATTENTION if self.method == "attention" else OCCLUSION, paper)
 
     def page(self) -> str:
         from sightline.explain.page import render
 
         return render(self)
 
-    def save(self, path: str | Path) -> None:
-        """A picture (.png) or a page (.html), whole or not at all."""
-        if check_suffix(path) == ".html":
+    def save(self, path: str | Path, paper: bool = False) -> None:
+        """A picture (.png) or a page (.html), whole or not at all; ``paper`` as `picture` has it."""
+        if check_suffix(path, paper) == ".html":
             write_atomically(path, self.page())
             return
-        picture = self.picture()
+        picture = self.picture(paper)
         with atomic_path(path) as temporary:
             picture.save(temporary, "PNG", optimize=True)
 
@@ -138,8 +139,10 @@ def _rounded(grid: np.ndarray) -> list[list[float]]:
     return [[round(float(value), 4) for value in row] for row in grid]
 
 
-def check_suffix(path: str | Path) -> str:
+def check_suffix(path: str | Path, paper: bool = False) -> str:
     suffix = Path(path).suffix.lower()
+    if paper and suffix != ".png":
+        raise ConfigError(f"{printable(path)}: only a picture can have the paper's maps: name a file that ends in .png")
     if suffix not in SUFFIXES:
         raise ConfigError(f"{printable(path)} is neither a picture nor a page: name a file that ends in .png or .html")
     return suffix

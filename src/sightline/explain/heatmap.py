@@ -1,6 +1,8 @@
 """From a map over the grid to a heat map over a photo: scale, upsample, smooth, and one colour map for every picture.
 
-As in Show, Attend and Tell (section 5.4): upsampled to the photo's size and smoothed with a Gaussian.
+After Show, Attend and Tell (section 5.4): upsampled to the photo's size and smoothed with a Gaussian. Ours is narrower
+than the paper's, keeps the photo's colours where a map is bright, and is comparable between the words of a caption.
+`paper_overlay` draws a map as the paper's own figures do.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from PIL import Image
 
 SPREAD = 0.6  # the Gaussian's standard deviation, in grid cells
 HIGHEST = 2.5  # of a scaled map before smoothing: a single bright cell keeps less than half its value when smoothed
+PAPER_FACTOR, PAPER_SIGMA = 16, 20  # 14x14 cells become 224 pixels; the Gaussian's standard deviation in these pixels
+PAPER_OPACITY = 0.8  # of the map over the photo
 FAINT = 0.3  # maps weaker than this share of their caption's strongest stay dim: noise is not amplified
 COLOUR = 2  # half the heat is enough for full colour
 COLD, HOT = (9, 12, 28), (255, 190, 92)
@@ -35,11 +39,30 @@ def upsampled(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return down @ grid @ across.T
 
 
-def _weights(cells: int, pixels: int) -> np.ndarray:
+def _weights(cells: int, pixels: int, spread: float = SPREAD) -> np.ndarray:
     """(pixels, cells): how much each cell of the grid counts for each pixel; every row sums to 1."""
     position = (np.arange(pixels) + 0.5) * cells / pixels - 0.5
-    weights = np.exp(-0.5 * ((position[:, None] - np.arange(cells)) / SPREAD) ** 2)
+    weights = np.exp(-0.5 * ((position[:, None] - np.arange(cells)) / spread) ** 2)
     return weights / weights.sum(1, keepdims=True)
+
+
+def paper_map(grid: np.ndarray) -> np.ndarray:
+    """A map (h, w) as (16 h, 16 w): upsampled linearly by 16, then smoothed with a Gaussian of 20 pixels.
+
+    The Gaussian stands for the large receptive fields of the upper layers. Its weights at the border sum to 1, too.
+    """
+    rows, columns = (cells * PAPER_FACTOR for cells in grid.shape)
+    linear = Image.fromarray(grid.astype(np.float32)).resize((columns, rows), Image.Resampling.BILINEAR)
+    across, down = (_weights(pixels, pixels, spread=PAPER_SIGMA) for pixels in (columns, rows))
+    return down @ np.asarray(linear, dtype=np.float64) @ across.T
+
+
+def paper_overlay(photo: Image.Image, grid: np.ndarray) -> Image.Image:
+    """The photo under a grey map: white where attention (h, w) is highest, black where it is lowest."""
+    smooth = paper_map(grid)
+    levels = (smooth - smooth.min()) / max(float(np.ptp(smooth)), 1e-12)
+    grey = Image.fromarray(np.rint(255 * levels).astype(np.uint8)).resize(photo.size, Image.Resampling.BILINEAR)
+    return Image.blend(photo.convert("RGB"), grey.convert("RGB"), PAPER_OPACITY)
 
 
 def overlay(photo: Image.Image, heat: np.ndarray) -> Image.Image:

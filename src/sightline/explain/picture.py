@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from sightline.errors import ConfigError
-from sightline.explain.heatmap import overlay, scaled
+from sightline.explain.heatmap import overlay, paper_overlay, scaled
 from sightline.types import Caption, Word
 
 WIDTH, MARGIN, GAP = 1600, 72, 28
@@ -27,8 +27,11 @@ Pen = ImageDraw.ImageDraw
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-def draw(caption: Caption, legend: str = ATTENTION) -> Image.Image:
-    """The whole picture, 1600 pixels wide; ``legend`` says what bright means. Words without a map have bars alone."""
+def draw(caption: Caption, legend: str = ATTENTION, paper: bool = False) -> Image.Image:
+    """The whole picture, 1600 pixels wide; ``legend`` says what bright means. Words without a map have bars alone.
+
+    ``paper``: the maps as in the figures of Show, Attend and Tell.
+    """
     photo = caption.photo
     if photo is None:
         raise ConfigError("this caption has no photo to draw on: make it with Captioner.caption, or keep_photos=True")
@@ -37,7 +40,10 @@ def draw(caption: Caption, legend: str = ATTENTION) -> Image.Image:
     columns = columns_for(len(caption.words))
     width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) // columns
     small = _fitted(photo, width)
-    tiles = [_tile(word, width, overlay(small, heat)) for word, heat in zip(caption.words, heat_maps)]
+    tiles = [
+        _tile(word, width, _paper_overlay(small, word) if paper else overlay(small, heat))
+        for word, heat in zip(caption.words, heat_maps)
+    ]
     tiles = tiles or [_tile(word, width, None) for word in caption.words]
     step = max((tile.height for tile in tiles), default=0) + ROW_GAP
     rows = -(-len(tiles) // columns)
@@ -59,6 +65,11 @@ def _heat_maps(caption: Caption) -> list[np.ndarray]:
     """One for each word, or none where the words have no maps."""
     grids = [word.attention for word in caption.words if word.attention is not None]
     return list(scaled(grids)) if grids and len(grids) == len(caption.words) else []
+
+
+def _paper_overlay(photo: Image.Image, word: Word) -> Image.Image:
+    assert word.attention is not None
+    return paper_overlay(photo, np.asarray(word.attention))
 
 
 def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
