@@ -59,5 +59,5 @@ Command = Callable[..., Outcome]
 def process(*arguments: object, **options) -> Outcome:
     """The real command in a process of its own."""
     line = [sys.executable, "-m", "sightline", *map(str, arguments)]
-    done = subprocess.run(line, capture_output=True, timeout=300, env=ENVIRONMENT, **options)
+    done = subprocess.run(line, capture_output=True, timeout=300, **{"env": ENVIRONMENT, **options})
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())

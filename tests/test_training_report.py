@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
-from commands import tiny_recipe
+from commands import ENVIRONMENT, Command, process, tiny_recipe
 from PIL import Image
 
 from sightline.data import load_dataset
@@ -94,3 +97,71 @@ def test_points_lie_inside_the_picture() -> None:
             x, y = chart.place(point)
             assert report.LEFT <= x <= report.WIDTH - report.RIGHT
             assert report.TOP <= y <= report.HEIGHT - report.BOTTOM
+
+
+# -- trackers ---------------------------------------------------------------------------------------------------------
+
+WANDB = """
+import json, os
+from types import SimpleNamespace
+
+def write(**values):
+    with open(os.environ["TRACKED"], "a") as file:
+        file.write(json.dumps(values) + "\\n")
+
+config = SimpleNamespace(update=lambda values, **_: write(config=values))
+
+def init(project, **options):
+    write(project=project, **options)
+    return SimpleNamespace(log=lambda values, step, **_: write(step=step, values=values), finish=lambda: write(end=1))
+"""
+
+
+def test_wandb_gets_the_recipe_and_the_curves(tiny_flickr8k: Path, tmp_path: Path) -> None:
+    """A stand-in for its library, which needs an account: whatever it is given is written to a file."""
+    (tmp_path / "library" / "wandb-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "library" / "wandb-1.0.dist-info" / "METADATA").write_text("Name: wandb\nVersion: 1.0\n")
+    (tmp_path / "library" / "wandb.py").write_text(WANDB)
+    (tmp_path / "tiny.toml").write_text(tiny_recipe())
+    tracked = tmp_path / "tracked.jsonl"
+    paths = f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{tmp_path / 'library'}"
+    outcome = process(
+        "train", tmp_path / "tiny.toml", "--data", tiny_flickr8k, "--output", tmp_path / "mine", "--tracker", "wandb",
+        env={**ENVIRONMENT, "PYTHONPATH": paths, "TRACKED": str(tracked)},
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    start, config, *points, end = [json.loads(line) for line in tracked.read_text().splitlines()]
+    assert start == {"project": "sightline", "name": "mine"} and end == {"end": 1}
+    assert config["config"]["training.epochs"] == 1 and config["config"]["encoder.name"] == "patches"
+    (history,) = [json.loads(line) for line in (tmp_path / "mine" / "history.jsonl").read_text().splitlines()]
+    assert points[-1]["values"]["epoch/cider"] == history["cider"] and points[-1]["step"] == 2
+
+
+def test_mlflow_gets_the_curves(tiny_flickr8k: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
+    (tmp_path / "tiny.toml").write_text(tiny_recipe())
+    store = {"MLFLOW_TRACKING_URI": (tmp_path / "kept").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    outcome = process(
+        "train", tmp_path / "tiny.toml", "--data", tiny_flickr8k, "--output", tmp_path / "mine", "--tracker", "mlflow",
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path), **store},
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    (curve,) = (tmp_path / "kept").glob("*/*/metrics/epoch/cider")
+    assert len(curve.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("tracker", "message"),
+    [
+        ("wandbb", "there is no tracker 'wandbb' (did you mean 'wandb'?): choose wandb or mlflow"),
+        ("mlflow", "--tracker mlflow needs MLflow: pip install mlflow"),
+    ],
+)
+def test_a_tracker_that_is_not_there_is_one_line(
+    tracker: str, message: str, tiny_flickr8k: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.training.state.find_spec", lambda name: None)
+    run = tmp_path / "run"
+    outcome = command("train", "nic-resnet50", "--data", tiny_flickr8k, "--output", run, "--tracker", tracker)
+    assert (outcome.code, outcome.complaints) == (2, [f"error: {message}"])
+    assert not run.exists()

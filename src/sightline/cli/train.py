@@ -41,6 +41,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
     format: Format = "auto",
     seed: Annotated[int | None, typer.Option("--seed", help="The same as --set training.seed=N.")] = None,
+    tracker: Annotated[
+        str | None, typer.Option("--tracker", help="Also show the curves in wandb or mlflow, if installed.")
+    ] = None,
 ) -> None:
     """Train a recipe. Under torchrun the processes share the work."""
     require("train", "sightline train")
@@ -53,7 +56,7 @@ def train(
 
     from sightline.training.trainer import train as run
 
-    best = run(chosen, data, folder, resume, format)
+    best = run(chosen, data, folder, resume, format, tracker)
     if is_first_process():
         _show(best, folder, data, chosen.training.init)
 

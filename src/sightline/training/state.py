@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 import logging
 import random
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
-from sightline.errors import CheckpointError, install_command
+from sightline.errors import CheckpointError, ConfigError, install_command, nearest
 from sightline.io.files import cause, write_atomically, writing
 from sightline.nn.checkpoint import read_tensors, save_tensors
 from sightline.training.optimization import AveragedWeights, Schedule
 from sightline.types import METRIC_NAMES
 
 log = logging.getLogger("sightline.training")
+TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 
 def save_state(
@@ -114,20 +117,22 @@ def _kept(step: nn.Module) -> dict[str, Tensor]:
 class Records:
     """``history.jsonl`` holds one object per epoch; a resumed run first drops epochs it is about to repeat."""
 
-    def __init__(self, folder: Path, epoch: int = 0):
-        self.path = folder / "history.jsonl"
+    def __init__(self, folder: Path, epoch: int = 0, tracker: Accelerator | None = None):
+        self.path, self.tracker = folder / "history.jsonl", tracker
         kept = [record for record in read_history(folder) if record["epoch"] < epoch]
         write_atomically(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.board = _tensorboard(folder)
 
     def step(self, number: int, values: dict[str, float]) -> None:
         self._draw("train", values, number)
+        self._track("train", values, number)
 
-    def epoch(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
+    def epoch(self, record: dict[str, Any], samples: list[tuple[str, str, str]], updates: int = 0) -> None:
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "epoch"}
         self._draw("epoch", numbers, record["epoch"])
+        self._track("epoch", {**numbers, "number": record["epoch"] + 1}, updates)
         log.info("%s", epoch_line(record))
         for name, caption, reference in samples:
             log.info("    %-26.26s %-50.50s | %s", name, caption, reference)
@@ -144,6 +149,42 @@ class Records:
         except OSError as error:
             log.warning("no more curves for TensorBoard: %s; history.jsonl has the numbers", cause(error))
             self.board = None
+
+    def _track(self, kind: str, values: dict[str, float], updates: int) -> None:
+        """The same numbers for the tracker, by updates. If it fails, training goes on without it."""
+        if self.tracker is None:
+            return
+        try:
+            self.tracker.log({f"{kind}/{name}": value for name, value in values.items()}, step=updates)
+        except Exception as error:  # of the tracker's library
+            log.warning("the tracker failed, training goes on: %s: %s", type(error).__name__, error)
+            self.tracker = None
+
+
+def check_tracker(name: str | None) -> None:
+    """Raise `ConfigError` unless the tracker is known and its library is installed."""
+    if name is None:
+        return
+    if name not in TRACKERS:
+        raise ConfigError(f"there is no tracker {name!r}{nearest(name, TRACKERS)}: choose {' or '.join(TRACKERS)}")
+    if find_spec(name) is None:
+        raise ConfigError(f"--tracker {name} needs {TRACKERS[name]}: pip install {name}")
+
+
+def start_tracker(accelerator: Accelerator, folder: Path, recipe: dict[str, Any]) -> None:
+    """A run in W&B's or MLflow's project ``sightline``, called as the run's folder, with the recipe's values."""
+    values = {
+        f"{section}.{key}": value if isinstance(value, str | int | float) else json.dumps(value)
+        for section, content in recipe.items()
+        for key, value in (content if isinstance(content, dict) else {"": content}).items()
+    }
+    name = folder.resolve().name
+    try:
+        accelerator.init_trackers("sightline", values, {"wandb": {"name": name}, "mlflow": {"run_name": name}})
+    except Exception as error:  # of the tracker's library: no account, no network
+        raise ConfigError(f"the tracker cannot start: {type(error).__name__}: {error}") from None
+    if not accelerator.trackers:
+        raise ConfigError("the tracker cannot start: accelerate does not find its library; install it again")
 
 
 def epoch_line(record: dict[str, Any]) -> str:

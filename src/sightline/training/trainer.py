@@ -34,7 +34,16 @@ from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
 from sightline.training.report import CAPTIONS, try_report
 from sightline.training.setup import Parts, Step, build_parts
-from sightline.training.state import Records, gain, load_state, passed, save_state, scores_line
+from sightline.training.state import (
+    Records,
+    check_tracker,
+    gain,
+    load_state,
+    passed,
+    save_state,
+    scores_line,
+    start_tracker,
+)
 
 log = logging.getLogger("sightline.training")
 QUICK_METRICS = ("bleu", "rouge", "cider")
@@ -46,21 +55,29 @@ def train(
     output: str | Path,
     resume: bool = False,
     format: str = "auto",
+    tracker: str | None = None,
 ) -> dict[str, Any]:
-    """Train a recipe on a dataset, or several, into a model folder; returns the best epoch's record."""
+    """Train a recipe on a dataset, or several, into a model folder; returns the best epoch's record.
+
+    ``tracker`` is "wandb" or "mlflow", where the curves are shown, too.
+    """
+    check_tracker(tracker)
     paths = [data] if isinstance(data, str | Path) else data
     dataset = paths if isinstance(paths, Dataset) else load_datasets(paths, format)
     log.info("%s", dataset.report)
-    return Trainer(recipe, dataset, Path(output), resume).run()
+    return Trainer(recipe, dataset, Path(output), resume, tracker).run()
 
 
 class Trainer:
-    def __init__(self, recipe: Recipe, dataset: Dataset, output: Path, resume: bool = False):
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, output: Path, resume: bool = False, tracker: str | None = None
+    ):
         self.recipe, self.settings, self.output = recipe, recipe.training, output
         self.accelerator = Accelerator(
             mixed_precision=self.settings.precision,
             gradient_accumulation_steps=self.settings.accumulate,
             step_scheduler_with_optimizer=False,
+            log_with=tracker,
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
         self._check_output(resume)
@@ -90,7 +107,11 @@ class Trainer:
             self._resume()
         elif resume:
             log.warning("--resume found nothing to resume in %s: this is a new run, from the beginning", output)
-        self.records = Records(output, self.progress["epoch"]) if self.accelerator.is_main_process else None
+        if tracker:
+            start_tracker(self.accelerator, output, recipe.to_dict())
+        self.records = None
+        if self.accelerator.is_main_process:
+            self.records = Records(output, self.progress["epoch"], self.accelerator if tracker else None)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -101,6 +122,8 @@ class Trainer:
         finally:
             if self.accelerator.is_main_process:
                 try_report(self.output, self.parts.val_examples)
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
 
     def _run(self) -> dict[str, Any]:
         every, trained = self.model.count()
@@ -240,7 +263,7 @@ class Trainer:
                     names = (example.name for example in self.parts.val_examples)
                     write_results(self.output / CAPTIONS, dict(zip(names, captions)))
         if self.records:
-            self.records.epoch(record, samples)
+            self.records.epoch(record, samples, self.progress["updates"])
         return record
 
     def _score_start(self) -> None:
