@@ -447,6 +447,12 @@ def test_parts_are_cut_in_order_and_a_shard_is_one(tmp_path: Path):
     assert (listing.photos, listing.shards, listing.parts) == (5, 1, 4)
 
 
+@pytest.mark.parametrize("name", ["{0..99999999}.tar", "{0..9999}/{0..9999}.tar", "{0..%s}.tar" % ("9" * 50)])
+def test_ranges_that_would_fill_the_disk_are_one_line(name: str):
+    with pytest.raises(DataError, match="stands for more than 10,000,000 names: shorten its ranges"):
+        list(find_inputs([name]))
+
+
 def test_braces_and_roots(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"{number:03d}.tar").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import struct
@@ -246,6 +247,22 @@ def test_unreadable_file_as_the_system_reports_it(tmp_path: Path, monkeypatch: p
     (tmp_path / "a.jpg").touch()
     monkeypatch.setattr(Path, "open", refuse)
     assert "a.jpg cannot be read: permission denied" in refusal(tmp_path / "a.jpg")
+
+
+def test_what_libtiff_says_names_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(encoded(noise().convert("1"), "TIFF", compression="group4"))
+    data[100:400] = b"\x55" * 300
+    (tmp_path / "scan.tif").write_bytes(data)
+    with contextlib.suppress(ImageError):
+        open_image(tmp_path / "scan.tif")
+    assert capfd.readouterr().err == ""
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tmp_path}/scan.tif: Fax4Decode: Bad code word")
+    caplog.clear()
+    good = encoded(noise(), "TIFF", compression="tiff_lzw")
+    assert open_image(good).size == noise().size and not caplog.records
 
 
 @pytest.mark.parametrize("source", ["https://example.org/a.jpg", "s3://bucket/a.jpg", "file://elsewhere/a.jpg"])

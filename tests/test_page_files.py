@@ -31,6 +31,26 @@ from sightline.serve.site import ENGINE, FAILED, LINKS, Site
 WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 120  # seconds: machines that run tests may have other work
 
+# -- the service worker ------------------------------------------------------------------------------------------------
+
+
+def test_the_service_worker_answers_for_the_files_of_its_own_folder_alone() -> None:
+    """Neither the API nor the model, nor other pages of the same host: what it has is listed, and relative."""
+    script = (PAGE / "sw.js").read_text(encoding="utf-8")
+    files = json.loads(re.search(r"FILES = (\[.*?\])", script)[1])
+    assert "index.html" in files and len(files) == len(set(files))
+    for name in files:
+        assert (
+            (PAGE / name).is_file() and not name.startswith(("/", ".", "v1/", "api/", "model/")) and "://" not in name
+        )
+    assert script.count("respondWith") == 2, "the page itself, and the files of the list"
+    (asset,) = (PAGE / "assets").glob("index-*.js")
+    register = re.search(r"serviceWorker\.register\(([^)]*)\)", asset.read_text(encoding="utf-8"))[1]
+    assert register.strip("`\"'") == "sw.js", "relative, and without another scope"
+    source = Path(browser.__file__).parent
+    assert not any("service-worker-allowed" in path.read_text().lower() for path in source.glob("*.py"))
+
+
 # -- the build --------------------------------------------------------------------------------------------------------
 
 

@@ -381,6 +381,30 @@ def test_access_control(settings: dict[str, Any], headers: dict[str, str], statu
     run_async(scenario())
 
 
+def test_tokens_are_compared_in_a_time_that_says_nothing_of_them(monkeypatch: pytest.MonkeyPatch):
+    """Hashes of one length, by a function that reads them to the end, whatever was sent."""
+    import hmac
+
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append((first, second))
+        return first == second
+
+    async def scenario() -> None:
+        async with running(token="secret") as (app, model):
+            model.gate.set()
+            for sent in ("s", "secre", "secret", "x" * 4000):
+                client = Client(app)
+                await client.start(BODY, authorization=f"Bearer {sent}")
+                assert client.status == (200 if sent == "secret" else 401)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    run_async(scenario())
+    assert len(compared) == 4
+    assert {len(value) for pair in compared for value in pair} == {32}
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 

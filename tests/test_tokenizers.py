@@ -29,6 +29,14 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return TOKENIZERS[request.param].train(CAPTIONS, max_length=100, **options)
 
 
+@pytest.mark.parametrize("clitic", ["'d", "n't", "'s"])
+def test_a_word_of_very_many_clitics_is_split_in_linear_time(clitic: str) -> None:
+    began = time.process_time()
+    words = split_words("a" + clitic * 100_000)
+    assert time.process_time() - began < 5
+    assert words == ["a", *[clitic] * 100_000] and split_words(clitic * 2)[-1] == clitic
+
+
 def test_the_four_special_ids_are_the_same_in_every_vocabulary(tokenizer):
     assert (tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unknown) == (0, 1, 2, 3)
     assert tokenizer.tokens[:4] == ("<pad>", "<start>", "<end>", "<unknown>")

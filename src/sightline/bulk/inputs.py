@@ -11,6 +11,7 @@ import csv
 import glob
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sightline.errors import ConfigError, DataError, MissingExtraError, install_
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
 from sightline.types import Caption, Failure, text_of_cell
 
+MOST_NAMES = 10_000_000  # of a pattern with ranges in braces
 INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
 COLUMNS = ("source", "image", "path", "file", "filename", "file_name")  # of a list that is a table
@@ -230,8 +232,18 @@ def _braces(pattern: str) -> Iterator[str]:
         yield pattern
         return
     first, last = found.groups()
+    ranges = re.findall(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if (
+        any(len(end) > 12 for pair in ranges for end in pair)
+        or math.prod(_length(*pair) for pair in ranges) > MOST_NAMES
+    ):
+        raise DataError(f"{printable(pattern)[:200]} stands for more than {MOST_NAMES:,} names: shorten its ranges")
     for number in range(int(first), int(last) + 1):
         yield from _braces(f"{pattern[: found.start()]}{number:0{len(first)}d}{pattern[found.end() :]}")
+
+
+def _length(first: str, last: str) -> int:
+    return max(0, int(last) - int(first) + 1)
 
 
 def _read_list(path: Path) -> Iterator[str | Failure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,15 @@ def watch(
     )
 
 
+def _parts(photos: list[str], rows: int) -> Iterator[JobPart]:
+    """What is saved together: a save writes all rows, so that the parts grow with their number."""
+    at = 0
+    while at < len(photos):
+        size = max(FEWEST, min(MOST, (rows + at) // 10))
+        yield JobPart(at, tuple(photos[at : at + size]))
+        at += size
+
+
 def _caption(
     photos: list[str], table: GrowingTable, engine: BulkEngine, listener: RoundListener, options: BulkOptions
 ) -> None:
@@ -230,10 +239,8 @@ def _caption(
     listener.done, listener.total = 0, len(photos)
     captions = failures = 0
     changes = PhotoChanges()
-    size = max(FEWEST, min(MOST, len(table.captioned) // 10))
-    parts = [JobPart(at, tuple(photos[at : at + size])) for at in range(0, len(photos), size)]
     with meter("captioning", unit="photos") as listener.update_meter:
-        for finished in engine.run(parts):
+        for finished in engine.run(_parts(photos, len(table.captioned) + len(table.failures))):
             changes.add(write_to_photos(finished, options))
             table.add(finished, engine.options.candidates > 1)
             captions += len(finished.captions)

@@ -6,9 +6,13 @@ One path for every caller, so that training, the command line and the server see
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:  # imported where tensors are made: captioning with onnxruntim
     import torch
     from torch import Tensor
 
+log = logging.getLogger(__name__)
 __all__ = ["IMAGE_SUFFIXES", "ImageSource", "Preprocess", "find_images", "is_image_path", "open_image"]
 
 ImageSource = str | os.PathLike[str] | FileSlice | bytes | Image.Image | np.ndarray
@@ -160,12 +165,42 @@ def _load(image: Image.Image, name: str) -> Image.Image:
     try:
         if (needed := _draft(image)) > MAX_DECODED:
             raise ImageError(f"{name} takes {needed / 2**20:.0f} MB when decoded: shrink it first")
-        image.load()
+        with _libtiff_messages(name) if image.format == "TIFF" else nullcontext():
+            image.load()
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # Pillow's readers raise OSError, SyntaxError, ValueError, struct.error and more
         raise _damaged(name, error) from error
     return image
+
+
+@contextmanager
+def _libtiff_messages(name: str) -> Iterator[None]:
+    """Log what libtiff writes to standard error, of which it does not say the file: the first line, with its name.
+
+    Standard error is the whole process', so that it is redirected in the main thread alone. Bulk workers have no other
+    threads that write; the server's threads do, and their messages stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        before = os.dup(2)
+    except OSError:  # it is closed: nobody reads it
+        yield
+        return
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.dup2(file.fileno(), 2)
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            lines = file.read(2**16).decode("utf-8", "replace").splitlines()
+            if lines:
+                more = f" ({counted(len(lines) - 1, 'further message')})" if len(lines) > 1 else ""
+                log.error("%s: %s%s", name, printable(lines[0].removeprefix("tempfile.tif: ")), more)
 
 
 def _draft(image: Image.Image) -> int:

@@ -20,7 +20,6 @@ from sightline.errors import CheckpointError, ConfigError, DataError
 _SPELLINGS = str.maketrans({"‘": "'", "’": "'", "\u02bc": "'", "`": "'", "\u2010": "-", "\u2011": "-", "\u00ad": None})
 # Listing what ends a word, rather than what makes one, keeps every alphabet and its combining marks.
 _CHUNK = re.compile(r"[^\s!-%(-,./:-@\[-`{-~¡§«»¿–—“”„…、。]+")
-_CLITIC = re.compile(r"(.*[^'-])(n't|'(?:s|re|ve|ll|d|m))")
 _CLITICS = frozenset({"n't", "'s", "'re", "'ve", "'ll", "'d", "'m"})
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
 
@@ -37,13 +36,24 @@ def split_words(text: str) -> list[str]:
     for chunk in _CHUNK.findall(normalise(text)):
         endings: list[str] = []
         chunk = chunk.rstrip("'-").lstrip("-")
-        while match := _CLITIC.fullmatch(chunk):  # "couldn't've" has two
-            chunk = match[1]
-            endings.append(match[2])
+        end = len(chunk)
+        while clitic := _clitic_before(chunk, end):  # "couldn't've" has two
+            end -= len(clitic)
+            endings.append(clitic)
+        chunk = chunk[:end]
         if chunk not in _CLITICS:
             chunk = chunk.strip("'-")
         words += [chunk] * bool(chunk) + endings[::-1]
     return words
+
+
+def _clitic_before(chunk: str, end: int) -> str:
+    """The clitic that ends there, after at least one character of a word; the chunk is not copied."""
+    for clitic in _CLITICS:
+        start = end - len(clitic)
+        if start > 0 and chunk.startswith(clitic, start) and chunk[start - 1] not in "'-":
+            return clitic
+    return ""
 
 
 def is_clitic(word: str) -> bool:
