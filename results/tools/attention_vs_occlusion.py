@@ -1,6 +1,7 @@
 """Does a model attend to what its words depend on? Its attention against occlusion of parts of the photo.
 
     python results/tools/attention_vs_occlusion.py soft=runs/sat-soft-vgg19 --data flickr8k/ --photos 60
+    python results/tools/attention_vs_occlusion.py "the default model, COCO=default" --data coco/ --objects
 
 For words that name things to be seen (dog, ball, snow, ...) in the captions of some val photos: the photo is hidden
 patch by patch, and the quarter of it where hiding makes the word least likely is where the word comes from. Counted is
@@ -13,7 +14,7 @@ RESULTS.md up to date. A photo costs fifty passes of the encoder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from script import RESULTS, evenly, named, parser, run
 from sightline.data import Example, load_dataset
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
+from sightline.evaluation.metrics.chair import objects_in
 from sightline.explain.explanation import CELLS, occlusion_maps
 from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
@@ -78,13 +80,25 @@ def strongest(falls: np.ndarray, share: float = SHARE) -> np.ndarray:
     return above + ties * ((wanted - above.sum()) / ties.sum())
 
 
-def maps_of(captioner: Captioner, example: Example, number: int) -> list[WordMaps]:
-    """The listed words of one photo's caption; none that no hiding makes less likely."""
+def things(word: str) -> str | None:
+    """What a word is counted as, if it names something to be seen."""
+    return GROUPS.get(word.lower())
+
+
+def objects(word: str) -> str | None:
+    """The same for the objects of COCO."""
+    return next(iter(sorted(objects_in(word))), None)
+
+
+def maps_of(
+    captioner: Captioner, example: Example, number: int, counted_as: Callable[[str], str | None] = things
+) -> list[WordMaps]:
+    """The words of one photo's caption that are counted; none that no hiding makes less likely."""
     image = captioner.prepare(example.image)
     features = captioner.encode([image])
     (caption,) = captioner.finish(captioner.decode(features), features)
     positions = [own for _, own in captioner.tokenizer.words(caption.tokens)]
-    chosen = [index for index, word in enumerate(caption.words) if word.text.lower() in GROUPS]
+    chosen = [index for index, word in enumerate(caption.words) if counted_as(word.text)]
     if not chosen:
         return []
     falls = occlusion_maps(captioner, image, caption.tokens, [positions[index] for index in chosen])
@@ -94,7 +108,7 @@ def maps_of(captioner: Captioner, example: Example, number: int) -> list[WordMap
         if word.attention is None:
             raise ConfigError("this model has no attention: take one that has")
         if own.max() > 0:
-            maps.append(WordMaps(number, GROUPS[word.text.lower()], regrid(word.attention), strongest(own)))
+            maps.append(WordMaps(number, counted_as(word.text) or "", regrid(word.attention), strongest(own)))
     return maps
 
 
@@ -111,7 +125,7 @@ def summary(maps: Sequence[WordMaps]) -> dict[str, Any]:
         "all words": _numbers(own, others) | _intervals(own - others, [one.photo for one in maps]),
         "by word": {
             word: {"words": int(chosen.sum()), **_numbers(own[chosen], others[chosen])}
-            for word in WORDS
+            for word in [*WORDS, *sorted({one.word for one in maps}.difference(WORDS))]
             if (chosen := np.array([one.word == word for one in maps])).any()
         },
     }
@@ -142,10 +156,12 @@ def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float
     return {name: [round(float(bound), 1) for bound in own] for name, own in zip(names, bounds)}
 
 
-def experiment(captioner: Captioner, examples: Sequence[Example]) -> dict[str, Any]:
+def experiment(
+    captioner: Captioner, examples: Sequence[Example], counted_as: Callable[[str], str | None] = things
+) -> dict[str, Any]:
     maps: list[WordMaps] = []
     for number, example in enumerate(track(examples, "hiding parts of photos", len(examples))):
-        maps += maps_of(captioner, example, number)
+        maps += maps_of(captioner, example, number, counted_as)
     return summary(maps)
 
 
@@ -160,12 +176,17 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="what a model is called, and its folder")
     reader.add_argument("--data", required=True, help="the dataset's folder")
     reader.add_argument("--photos", type=int, default=60, help="of val, evenly spaced in the list; 60 if not given")
+    reader.add_argument("--objects", action="store_true", help="count words for COCO's objects, not the built-in list")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where it is written; elsewhere pages stay as is")
     given = reader.parse_args(arguments)
     examples = evenly(load_dataset(given.data).examples("val"), given.photos)
+    counted_as = objects if given.objects else things
     for name, folder in named(given.models).items():
         captioner = load(folder)
-        found = {"checkpoint": checkpoint_hash(captioner.folders[0] or folder), **experiment(captioner, examples)}
+        found = {
+            "checkpoint": checkpoint_hash(captioner.folders[0] or folder),
+            **experiment(captioner, examples, counted_as),
+        }
         write(given.results / "attention_vs_occlusion.json", {name: found})
         numbers = found["all words"]
         print(

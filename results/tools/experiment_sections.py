@@ -13,6 +13,7 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "attention": _if_there(folder / "attention" / "index.json", attention),
         "attention against occlusion": _if_there(folder / "attention_vs_occlusion.json", occlusion),
+        "attention on objects": _if_there(folder / "attention_on_objects.json", occlusion),
         "gradient variance": _if_there(folder / "gradient_variance.json", variance),
         "confidence": _if_there(folder / "confidence.json", confidence),
         "BLEU-1": _if_there(folder / "bleu_1.json", bleu_1),

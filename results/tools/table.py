@@ -59,7 +59,7 @@ def blocks(folder: Path) -> dict[str, dict[str, str]]:
         "results/scores.md": {"scores": scores(folder), "curves": curves(folder)},
         "results/captions.md": {"samples": samples(folder)},
         "results/commands.md": {"runs": runs(folder), "trials": experiment_sections.trial_commands(folder)},
-        "results/attention.md": _some(experiments, "attention", "attention against occlusion"),
+        "results/attention.md": _some(experiments, "attention", "attention against occlusion", "attention on objects"),
         "results/experiments.md": _some(
             experiments, "BLEU-1", "teacher forcing", "gradient variance", "confidence", "gender words"
         )

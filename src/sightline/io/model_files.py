@@ -116,17 +116,19 @@ def write_shards(folder: Path) -> None:
     """Replace the weights' file by its shards."""
     data = read_weights(folder)
     pieces = [data[start : start + SHARD] for start in range(0, len(data), SHARD)]
-    remove_shards(folder)
     for number, piece in enumerate(pieces, 1):
         # Weights in int8 hardly ever repeat, so that only the Huffman code of deflate helps; 31 makes it a gzip file.
         packer = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
         write_atomically(folder / _shard_name(number, len(pieces)), packer.compress(piece) + packer.flush())
+    remove_shards(folder, but_of=len(pieces))
     (folder / WEIGHTS).unlink(missing_ok=True)
 
 
-def remove_shards(folder: Path) -> None:
+def remove_shards(folder: Path, but_of: int = 0) -> None:
+    """All shards, but those of so many."""
     for path in folder.glob("model-*-of-*.safetensors.gz"):
-        path.unlink()
+        if not path.name.endswith(f"-of-{but_of}.safetensors.gz"):
+            path.unlink()
 
 
 def _shard_name(number: int, total: int) -> str:
