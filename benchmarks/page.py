@@ -1,9 +1,10 @@
 """The page in a real browser against Python on the same ONNX files: same pixels, same words, how long, how large.
 
-    python benchmarks/page.py --data flickr8k/ [--photos 200] [--site FOLDER]
+    python benchmarks/page.py --data flickr8k/ [--photos 200] [--site FOLDER] [--against FOLDER]
 
 Needs playwright and Chromium (``--browser``, else the one on the PATH). ``--site`` is what ``sightline export --web``
-wrote; without it the shipped model is exported first. Every photo goes through the page's own worker.
+wrote; without it, the shipped model's page. ``--against`` is another such folder, whose encoder is timed in turns with
+the first one's: only such ratios mean something on a busy machine. Every photo goes through the page's own worker.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--photos", type=int, default=200)
     parser.add_argument("--site", type=Path)
+    parser.add_argument("--against", type=Path)
     parser.add_argument("--browser", default=shutil.which("chromium") or shutil.which("google-chrome"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,6 +81,7 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
     photos = photos[: arguments.photos]
     captioner = load(site / "model", runtime="onnx")
     same, texts, seconds, work, exact, worst, means, sure, maps = 0, [], [], [], 0, 0, [], [], []
+    ood_scores, marks, others = [], 0, []
     with served(site) as address, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=arguments.browser, args=["--no-sandbox"])
         page = browser.new_page(reduced_motion="reduce")  # no demonstration in between
@@ -87,8 +90,16 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
         page.wait_for_selector("body.ready", timeout=300_000)
         loaded = time.perf_counter() - began
         page.wait_for_selector("#demo-words .word")
+        if arguments.against:
+            with served(arguments.against) as address:
+                second = browser.new_page(reduced_motion="reduce")
+                second.goto(address)
+                second.wait_for_selector("#demo-words .word", timeout=300_000)
         for photo in photos:
             data = photo.read_bytes()
+            if arguments.against:
+                found = second.evaluate(ASK, base64.b64encode(data).decode())
+                others.append(found["result"]["seconds"]["encoder"])
             found = page.evaluate(ASK, base64.b64encode(data).decode())
             result, expected = found["result"], captioner.caption(data)
             picture = captioner.preprocesses[0].visible(open_image(data))
@@ -98,6 +109,9 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
             means.append(float(difference.mean()))
             seconds.append(found["seconds"])
             work.append(tuple(result["seconds"].values()))
+            marks += result["unsure"] == expected.unsure
+            if expected.ood_score is not None:
+                ood_scores.append(abs(result["ood_score"] - expected.ood_score))
             if result["text"] == expected.text:
                 same += 1
                 sure.append(abs(result["confidence"] - expected.confidence))
@@ -120,8 +134,13 @@ def compare(site: Path, arguments: argparse.Namespace) -> None:
     print(
         f"pixels as Pillow's     {exact} of {count} photos exactly; greatest difference {worst}, mean {max(means):.3f}"
     )
-    print(f"same words             {same} of {count}: {same / count:.1%}")
-    print(f"of these, confidence differs by at most {max(sure):.4f}, a word's map by {max(maps):.4f}")
+    if others:
+        other = statistics.median(others)
+        print(f"  the other encoder    {other:.2f} s, {other / parts[1]:.2f} times as long")
+    print(f"same words             {same} of {count}: {same / count:.1%}; same unsure mark: {marks}")
+    print(f"of these, confidence differs by {statistics.median(sure):.4f} (median), {max(sure):.4f} (most)")
+    print(f"  a word's map by      {max(maps):.4f} (most)")
+    print(f"OOD score differs by   {max(ood_scores, default=0):.4f} (most)")
     print(*texts, sep="\n")
 
 

@@ -149,3 +149,14 @@ def test_without_tensorboard_training_goes_on_and_says_what_to_install(
     with caplog.at_level("INFO", logger="sightline.training"):
         assert Records(tmp_path).board is None
     assert install_command("train") in caplog.text
+
+
+def test_captioning_writes_nothing_into_the_home_folder(tmp_path: Path) -> None:
+    """onnxruntime would keep an identifier and usage data there, to be sent to its maker."""
+    names = ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED", "XDG_CACHE_HOME", "CI", "GITHUB_ACTIONS")
+    environment = {name: value for name, value in ENVIRONMENT.items() if name not in names}
+    environment |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "SIGHTLINE_CACHE": str(tmp_path / "own")}
+    command = [sys.executable, "-m", "sightline", "caption", str(DOG)]
+    subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written <= {"own"}, written

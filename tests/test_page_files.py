@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 import pytest
+from browsing import WEB, sources_digest
 from serving import run_async
 
+from sightline.cli import run
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError
 from sightline.io.model_files import file_hash
-from sightline.serve.browser import PAGE, copy_page, find_browser_model
+from sightline.nn.hub import DEFAULT_MODEL
+from sightline.serve.browser import MODEL_FILES, PAGE, copy_page, find_browser_model, has_small_graphs
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
@@ -28,7 +30,6 @@ from fastapi import FastAPI
 from sightline.serve import browser
 from sightline.serve.site import ENGINE, FAILED, LINKS, Site
 
-WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 120  # seconds: machines that run tests may have other work
 
 # -- the service worker ------------------------------------------------------------------------------------------------
@@ -57,18 +58,8 @@ def test_the_service_worker_answers_for_the_files_of_its_own_folder_alone() -> N
 def test_the_built_page_is_of_these_sources() -> None:
     if not WEB.is_dir():
         pytest.skip("the page's sources are not here: this is no clone of the repository")
-    named = [WEB / name for name in ("index.html", "package-lock.json", "sw.js", "vite.config.ts")]
-    digest = hashlib.sha256()
-    named += [WEB / "../src/sightline/io" / name for name in ("page.css", "levels.json")]  # shared with Python
-    for path in [*named, *walk(WEB / "public"), *walk(WEB / "src")]:
-        digest.update(f"{path.relative_to(WEB).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     built = json.loads((PAGE / "build.json").read_text())
-    assert built["sources"] == digest.hexdigest(), "web/ has changed: cd web && npm ci && npm run build"
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        yield from walk(path) if path.is_dir() else [path]
+    assert built["sources"] == sources_digest(), "web/ has changed: cd web && npm ci && npm run build"
 
 
 def test_the_built_page_has_no_other_hosts_and_is_small() -> None:
@@ -165,6 +156,24 @@ def make_exported(model: Path, folder: Path) -> Path:
     }  # fmt: skip
     (folder / "sightline.json").write_text(json.dumps(manifest))
     return folder
+
+
+def test_the_default_model_s_own_graphs_need_no_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    found = find_browser_model(load())
+    assert found.is_ready and found.folder == DEFAULT_MODEL
+    app = FastAPI()
+    assert ENGINE in Site(app, found).index
+    (files,) = (route.app for route in app.routes if getattr(route, "path", "") == "/model")
+    served = {path.name for path in DEFAULT_MODEL.iterdir() if files.lookup_path(path.name)[1]}
+    assert served == set(MODEL_FILES), "other files of a model's folder are nobody's business"
+
+    assert run(["export", "default", "--web", str(tmp_path / "site")]) == 0
+    copied = {path.name for path in (tmp_path / "site/model").iterdir()}
+    assert copied == {*MODEL_FILES, "README.md"}
+    (tmp_path / "site/model/model.safetensors").unlink()
+    assert not has_small_graphs(tmp_path / "site/model"), "graphs without their weights"
 
 
 def test_where_no_model_can_be_exported_the_page_says_why(

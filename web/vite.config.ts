@@ -1,10 +1,13 @@
 // Builds the page into the Python package: plain files, relative addresses, nothing fetched from other hosts.
+// With `--mode package`: the npm package's script and types into package/.
 
+import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join, relative, sep } from "node:path";
 import { gzipSync } from "node:zlib";
-import { defineConfig, type Plugin } from "vite";
+import { defineConfig, type Plugin, type UserConfig } from "vite";
 
 const here = import.meta.dirname, out = join(here, "../src/sightline/serve/page");
 const stylesheet = join(here, "../src/sightline/io/page.css"); // shared with the pages that Python writes
@@ -12,7 +15,7 @@ const levels = join(here, "../src/sightline/io/levels.json"); // the words for a
 const ort = join(here, "node_modules/onnxruntime-web");
 const version = JSON.parse(readFileSync(join(ort, "package.json"), "utf8")).version;
 // The smallest build of ONNX Runtime: no WebGPU. Gzipped, a quarter of the size: the page gunzips it, so that no server needs to know about encodings.
-const runtimeScript = `assets/ort-${version}.js`, binary = `assets/ort-${version}.bin`;
+const scriptName = `ort-${version}.js`, binaryName = `ort-${version}.bin`, runtimeScript = `assets/${scriptName}`, binary = `assets/${binaryName}`;
 const runtimeFile = join(ort, "dist/ort-wasm-simd-threaded.mjs");
 const packed = gzipSync(readFileSync(join(ort, "dist/ort-wasm-simd-threaded.wasm")), { level: 9 });
 
@@ -29,6 +32,12 @@ function digest(paths: string[], root: string): string {
   const hash = createHash("sha256");
   for (const path of paths) hash.update(`${named(root)(path)}\0`).update(readFileSync(path)).update("\0");
   return hash.digest("hex");
+}
+
+/** A hash of everything that is built from; tests compare it with the sources. */
+function sourcesDigest(): string {
+  const sources = ["index.html", "package-lock.json", "sw.js", "vite.config.ts"].map((name) => join(here, name));
+  return digest([...sources, stylesheet, levels, ...walk(join(here, "public")), ...walk(join(here, "src"))], here);
 }
 
 /** ONNX Runtime's files, unchanged. */
@@ -95,19 +104,51 @@ function offline(): Plugin {
       const list = files.map(named(out)).filter((name) => name !== "licences.txt");
       const script = readFileSync(join(here, "sw.js"), "utf8");
       writeFileSync(join(out, "sw.js"), script.replace("__VERSION__", digest(files, out).slice(0, 16)).replace("__FILES__", JSON.stringify(list)));
-      const sources = ["index.html", "package-lock.json", "sw.js", "vite.config.ts"].map((name) => join(here, name));
-      const all = [...sources, stylesheet, levels, ...walk(join(here, "public")), ...walk(join(here, "src"))];
-      writeFileSync(join(out, "build.json"), `${JSON.stringify({ sources: digest(all, here) })}\n`);
+      writeFileSync(join(out, "build.json"), `${JSON.stringify({ sources: sourcesDigest() })}\n`);
     },
   };
 }
 
-export default defineConfig({
+/** The npm package's types: what package.ts and types.ts declare. */
+function types(): Plugin {
+  return {
+    name: "types",
+    closeBundle() {
+      const folder = mkdtempSync(join(tmpdir(), "types-")), to = join(here, "package");
+      const options = ["--noEmit", "false", "--declaration", "--emitDeclarationOnly", "--rootDir", "..", "--outDir", folder];
+      execFileSync(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), ...options], { cwd: here, stdio: "inherit" });
+      for (const [name, target] of [["package", "index"], ["types", "types"]]) {
+        const text = readFileSync(join(folder, `web/src/${name}.d.ts`), "utf8");
+        writeFileSync(join(to, `${target}.d.ts`), text.replaceAll('"./types"', '"./types.js"'));
+      }
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
+
+const conditions = ["onnxruntime-web-use-extern-wasm", "module", "browser", "import", "default"];
+const runtimeOf = (folder: string) => ({ script: `${folder}${scriptName}`, binary: `${folder}${binaryName}`, bytes: packed.length });
+
+const page: UserConfig = {
   base: "./",
   plugins: [runtime(), offline(), apiDocs()],
   worker: { format: "es" },
-  resolve: { conditions: ["onnxruntime-web-use-extern-wasm", "module", "browser", "import", "default"] },
-  define: { __RUNTIME__: JSON.stringify({ script: runtimeScript, binary, bytes: packed.length }) },
+  resolve: { conditions },
+  define: { __RUNTIME__: JSON.stringify(runtimeOf("assets/")) },
   build: { outDir: out, emptyOutDir: true, target: "es2022", modulePreload: false, assetsInlineLimit: 0 },
   server: { proxy: { "/model": "http://127.0.0.1:8000" }, fs: { allow: [join(here, "..")] } },
-});
+};
+
+const npmPackage: UserConfig = {
+  plugins: [types()],
+  publicDir: false,
+  resolve: { conditions },
+  define: { __RUNTIME__: JSON.stringify(runtimeOf("")) },
+  build: {
+    outDir: join(here, "package"), emptyOutDir: false, target: "es2022",
+    lib: { entry: join(here, "src/package.ts"), formats: ["es"], fileName: () => "index.js" },
+    rollupOptions: { output: { banner: `/* Sightline, Apache-2.0, with ONNX Runtime ${version}, MIT (licences.txt). Built from sources ${sourcesDigest()}. */` } },
+  },
+};
+
+export default defineConfig(({ mode }) => (mode === "package" ? npmPackage : page));

@@ -3,7 +3,7 @@
 import { asDescription } from "./dom";
 import { TokenError, type Engine, type OnPartial } from "./engine";
 import type { ChosenFile } from "./files";
-import type { CaptionResult, SliderOptions } from "./messages";
+import type { CaptionResult, DecodingOptions } from "./types";
 
 export interface PhotoItem {
   readonly id: number;
@@ -12,7 +12,7 @@ export interface PhotoItem {
   state: "waiting" | "captioning" | "done" | "failed";
   result: CaptionResult | null;
   error: string; // one line, where it failed
-  options: SliderOptions | null; // null: the model's defaults
+  options: DecodingOptions | null; // null: the model's defaults
   wording: string | null; // a person's caption instead of the model's
   checked: boolean; // a person wrote the caption or found it right
 }
@@ -68,7 +68,7 @@ export class Collection {
   }
 
   /** Captions this photo next, with these options: null for the model's own. */
-  recaption(item: PhotoItem, options: SliderOptions | null): void {
+  recaption(item: PhotoItem, options: DecodingOptions | null): void {
     item.options = options;
     [item.state, item.result, item.error] = ["waiting", null, ""];
     this.prefer(item);

@@ -1,9 +1,7 @@
 // Calibrated confidence of a caption and its words, and the OOD score of a photo: the arithmetic of docs/confidence.md.
 
 import limits from "../../src/sightline/io/levels.json";
-
-/** A calibrated confidence as a word, as `Caption.level` in src/sightline/types.py; `unsure` is the model's own mark. */
-export type Level = keyof typeof limits | "unsure";
+import type { Level } from "./types";
 
 export function levelOf(confidence: number): Level {
   const names = Object.keys(limits) as (keyof typeof limits)[]; // from the highest to the lowest

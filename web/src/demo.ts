@@ -3,8 +3,8 @@
 import { byId, reducedMotion, wait } from "./dom";
 import type { Engine } from "./engine";
 import { Overlay } from "./heatmap";
-import type { CaptionResult } from "./messages";
 import { Sentence } from "./sentence";
+import type { CaptionResult } from "./types";
 
 const ROUNDS = 3, START_MS = 2600, WORD_MS = 900, PAUSE_MS = 5000;
 

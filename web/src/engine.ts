@@ -1,9 +1,9 @@
 // The two engines that caption a photo for the page: a model in a worker of this browser, or the server.
 
 import { levelOf } from "./confidence";
-import type { Frame } from "./heatmap";
-import type { CaptionResult, FromWorker, ModelInfo, SliderOptions, ToWorker, Word } from "./messages";
+import type { FromWorker, ToWorker } from "./messages";
 import { readable } from "./tokens";
+import type { CaptionResult, DecodingOptions, Frame, ModelInfo, Word } from "./types";
 
 declare const __RUNTIME__: { script: string; binary: string; bytes: number };
 
@@ -13,7 +13,7 @@ export type OnProgress = (done: number, total: number) => void;
 export interface Engine {
   readonly ready: Promise<ModelInfo>;
   /** A caption of a photo. Once the signal is aborted, the promise is rejected with its reason. */
-  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult>;
+  caption(file: Blob, options: DecodingOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult>;
 }
 
 // -- in the browser --------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ export class BrowserEngine implements Engine {
     });
   }
 
-  caption(file: Blob, options: SliderOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
+  caption(file: Blob, options: DecodingOptions | null, onPartial?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
     return this.request((id) => ({ kind: "caption", id, file, options }), onPartial, signal);
   }
 
@@ -115,7 +115,7 @@ export class ServerEngine implements Engine {
     this.ready.catch(() => {});
   }
 
-  async caption(file: Blob, options: SliderOptions | null, _?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
+  async caption(file: Blob, options: DecodingOptions | null, _?: OnPartial, signal?: AbortSignal): Promise<CaptionResult> {
     if (file.size > this.maxBytes) throw new Error(`this photo has ${megabytes(file.size)}; the server takes ${megabytes(this.maxBytes)}: shrink it first`);
     const form = new FormData();
     form.append("photos", file, file instanceof File ? file.name : "photo");
@@ -150,7 +150,7 @@ export class ServerEngine implements Engine {
 
 const megabytes = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
 
-function fieldsOf(options: SliderOptions | null): Record<string, unknown> {
+function fieldsOf(options: DecodingOptions | null): Record<string, unknown> {
   if (!options) return {};
   if (!options.temperature) return { beam: options.beam };
   return { sample: true, temperature: options.temperature, seed: Math.floor(2 ** 31 * Math.random()) };

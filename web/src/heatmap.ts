@@ -1,7 +1,6 @@
 // From a word's attention map to a heat map over the photo: the same numbers as src/sightline/explain/heatmap.py.
 
-export type Grid = number[][]; // rows of grid cells, top to bottom
-export type Frame = number[]; // left, top, right, bottom of what the encoder takes, as shares of the photo
+import type { Frame, Grid } from "./types";
 
 const SPREAD = 0.6; // the Gaussian's standard deviation, in grid cells
 const FAINT = 0.3; // maps weaker than this share of their caption's strongest stay dim

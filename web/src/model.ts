@@ -14,12 +14,12 @@ export interface Manifest {
   encoder: string;
   decoder: string;
   parameters: number;
-  weights: string;
+  weights: string; // SHA-256 of model.safetensors
   licence: string;
   preprocess: Preprocess;
   grid: [number, number];
   decoding: { beam: number; length_penalty: number; max_length: number; min_length: number; no_repeat_ngram: number; allow_unknown: boolean };
-  graphs: Record<"encoder" | "start" | "step", { bytes: number; sha256: string; inputs: Tensors; outputs: Tensors }>;
+  graphs: Record<"encoder" | "start" | "step", { bytes: number; sha256: string; inputs: Tensors; outputs: Tensors; external_data?: string[] }>;
   tokenizer: Tokenizer;
 }
 
@@ -32,42 +32,40 @@ export interface ModelUrls {
 
 export type Progress = (done: number, total: number) => void;
 
-const FORMAT = "sightline-onnx-1", CACHE = "sightline-model";
+const FORMAT = "sightline-onnx-1", CACHE = "sightline-model", WEIGHTS = "model.safetensors";
 
 export class Model {
   private constructor(
     readonly manifest: Manifest,
     readonly confidence: Confidence | null,
     private readonly sessions: Record<"encoder" | "start" | "step", ort.InferenceSession>,
-    readonly threads: number,
+    readonly bytes: number,
   ) {}
 
-  static async load(urls: ModelUrls, progress: Progress): Promise<Model> {
+  static async load(urls: ModelUrls, progress: Progress, threads = defaultThreads()): Promise<Model> {
     const cache = await openCache();
     const manifest = (await fetchJson(`${urls.model}sightline.json`, cache)) as Manifest;
-    if (manifest.format !== FORMAT) throw new Error(`the model has the format “${manifest.format}”, this page reads “${FORMAT}”: export it again`);
+    if (manifest.format !== FORMAT) throw new Error(`the model has the format “${manifest.format}”, this program reads “${FORMAT}”: export it again`);
     const calibration = fetchJson(`${urls.model}confidence.json`, cache).catch(() => null);
-    const names = ["encoder", "start", "step"] as const;
-    const total = urls.runtimeBytes + names.reduce((sum, name) => sum + manifest.graphs[name].bytes, 0);
-    let done = 0;
-    const more = (bytes: number) => progress((done += bytes), total);
-    const wanted = new Set<string>();
-    const [runtime, ...graphs] = await Promise.all([
-      fetchBytes(urls.runtime, more).then(gunzip),
-      ...names.map((name) => fetchGraph(urls.model, name, manifest, cache, wanted, more)),
+    const names = ["encoder", "start", "step"] as const, files = new ModelFiles(urls.model, cache, progress);
+    const external = names.some((name) => manifest.graphs[name].external_data?.length);
+    const [runtime, weights, ...graphs] = await Promise.all([
+      files.fetchBytes(urls.runtime, urls.runtimeBytes).then(gunzip),
+      external ? files.fetch(WEIGHTS, manifest.weights) : null,
+      ...names.map((name) => files.fetch(`${name}.onnx`, manifest.graphs[name].sha256, manifest.graphs[name].bytes)),
     ]);
-    deleteOld(cache, wanted, urls.model).catch(() => {});
+    files.deleteOld().catch(() => {});
     ort.env.wasm.wasmBinary = runtime;
     ort.env.wasm.wasmPaths = { mjs: urls.runtimeScript };
-    // One core is left to the page: threads that wait for each other on a busy machine are slower than one alone.
-    ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.max(1, Math.min(4, (navigator.hardwareConcurrency || 1) - 1)) : 1;
+    ort.env.wasm.numThreads = threads;
     ort.env.logLevel = "error";
+    const options: ort.InferenceSession.SessionOptions = { executionProviders: ["wasm"], logSeverityLevel: 3 };
+    if (weights) options.externalData = [{ path: WEIGHTS, data: weights }];
     const sessions: Partial<Record<(typeof names)[number], ort.InferenceSession>> = {};
-    for (const [index, name] of names.entries()) {
-      sessions[name] = await ort.InferenceSession.create(graphs[index], { executionProviders: ["wasm"], logSeverityLevel: 3 });
-    }
+    for (const [index, name] of names.entries()) sessions[name] = await ort.InferenceSession.create(graphs[index], options);
     const file = (await calibration) as ConfidenceFile | null;
-    return new Model(manifest, file && new Confidence(file), sessions as Required<typeof sessions>, ort.env.wasm.numThreads);
+    const bytes = [weights, ...graphs].reduce((sum, data) => sum + (data?.length ?? 0), 0);
+    return new Model(manifest, file && new Confidence(file), sessions as Required<typeof sessions>, bytes);
   }
 
   async encode(pixels: Float32Array): Promise<Record<string, ort.Tensor>> {
@@ -124,10 +122,25 @@ async function openCache(): Promise<Cache | null> {
   }
 }
 
+/** One core is left to the page: threads that wait for each other on a busy machine are slower than one alone. */
+function defaultThreads(): number {
+  return globalThis.crossOriginIsolated ? Math.max(1, Math.min(4, (navigator.hardwareConcurrency || 1) - 1)) : 1;
+}
+
+/** In Node the files of a package have file: addresses, which fetch() refuses. */
+async function get(address: string): Promise<Response> {
+  if (!address.startsWith("file:")) return fetch(address, { cache: "no-cache" });
+  const { readFile } = (globalThis as any).process.getBuiltinModule("node:fs/promises");
+  const data: Uint8Array = await readFile(new URL(address));
+  return new Response(data as BodyInit, { headers: { "Content-Length": String(data.length) } });
+}
+
+const nameOf = (address: string) => address.split("/").pop();
+
 /** From the network if it answers, so that a new model is noticed; otherwise from the cache. */
 async function fetchJson(address: string, cache: Cache | null): Promise<unknown> {
   try {
-    const answer = await fetch(address, { cache: "no-cache" });
+    const answer = await get(address);
     if (answer.ok) {
       await cache?.put(address, answer.clone()).catch(() => {});
       return await answer.json();
@@ -137,36 +150,49 @@ async function fetchJson(address: string, cache: Cache | null): Promise<unknown>
     /* offline */
   }
   const cached = await cache?.match(address);
-  if (!cached) throw new Error(`${address.split("/").pop()} could not be fetched`);
+  if (!cached) throw new Error(`${nameOf(address)} could not be fetched`);
   return cached.json();
 }
 
-async function fetchGraph(
-  folder: string, name: "encoder" | "start" | "step", manifest: Manifest, cache: Cache | null, wanted: Set<string>, more: (bytes: number) => void,
-): Promise<Uint8Array> {
-  const { sha256, bytes } = manifest.graphs[name], address = `${folder}${name}.onnx`, key = `${address}?${sha256}`;
-  wanted.add(key);
-  const cached = await cache?.match(key);
-  if (cached) {
-    more(bytes);
-    return new Uint8Array(await cached.arrayBuffer());
-  }
-  const data = await fetchBytes(address, more);
-  if (data.length !== bytes || !(await hasHash(data, sha256))) throw new Error(`${name}.onnx is not the file that sightline.json names: load the page again`);
-  await cache?.put(key, new Response(data as BodyInit)).catch(() => {}); // no space left: not available offline
-  return data;
-}
+/** The files of one model: fetched once, checked by their hashes, and kept in the cache under them. */
+class ModelFiles {
+  private readonly wanted = new Set<string>();
+  private done = 0;
+  private total = 0;
 
-async function fetchBytes(address: string, more: (bytes: number) => void): Promise<Uint8Array> {
-  const answer = await fetch(address, { cache: "no-cache" });
-  if (!answer.ok || !answer.body) throw new Error(`${address.split("/").pop()} could not be fetched (${answer.status})`);
-  const parts: Uint8Array[] = [];
-  const reader = answer.body.getReader();
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
-    parts.push(part.value);
-    more(part.value.length);
+  constructor(private readonly folder: string, private readonly cache: Cache | null, private readonly progress: Progress) {}
+
+  async fetch(name: string, sha256: string, bytes?: number): Promise<Uint8Array> {
+    const address = this.folder + name, key = `${address}?${sha256}`;
+    this.wanted.add(key);
+    const cached = await this.cache?.match(key);
+    const data = cached ? new Uint8Array(await cached.arrayBuffer()) : await this.fetchBytes(address, bytes);
+    if (cached) return data;
+    if (!(await hasHash(data, sha256)) || data.length !== (bytes ?? data.length)) throw new Error(`${name} is not the file that sightline.json names: load the page again`);
+    await this.cache?.put(key, new Response(data as BodyInit)).catch(() => {}); // no space left: not available offline
+    return data;
   }
-  return concatenate(parts);
+
+  /** `bytes` is its size, for the progress; otherwise the server says it. */
+  async fetchBytes(address: string, bytes?: number): Promise<Uint8Array> {
+    if (bytes) this.total += bytes;
+    const answer = await get(address).catch(() => null);
+    if (!answer?.ok || !answer.body) throw new Error(`${nameOf(address)} could not be fetched${answer ? ` (${answer.status})` : ""}`);
+    if (!bytes) this.total += Number(answer.headers.get("Content-Length"));
+    const parts: Uint8Array[] = [], reader = answer.body.getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      parts.push(part.value);
+      this.progress((this.done += part.value.length), Math.max(this.done, this.total));
+    }
+    return concatenate(parts);
+  }
+
+  /** Delete the files of earlier models. */
+  async deleteOld(): Promise<void> {
+    for (const { url } of (await this.cache?.keys()) ?? []) {
+      if (url.startsWith(this.folder) && url.includes("?") && !this.wanted.has(url)) await this.cache?.delete(url);
+    }
+  }
 }
 
 function concatenate(parts: Uint8Array[]): Uint8Array {
@@ -190,11 +216,4 @@ async function hasHash(data: Uint8Array, expected: string): Promise<boolean> {
   if (!crypto.subtle) return true; // only where the page is secure
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data as BufferSource));
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === expected;
-}
-
-/** Delete the files of earlier models. */
-async function deleteOld(cache: Cache | null, wanted: Set<string>, folder: string): Promise<void> {
-  for (const { url } of (await cache?.keys()) ?? []) {
-    if (url.startsWith(folder) && url.includes(".onnx?") && !wanted.has(url)) await cache?.delete(url);
-  }
 }

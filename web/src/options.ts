@@ -1,16 +1,16 @@
 // The decoding options of the photo that is shown: two sliders.
 
 import { byId } from "./dom";
-import type { SliderOptions } from "./messages";
+import type { DecodingOptions } from "./types";
 
 const DELAY_MS = 220; // until a slider counts as let go
 const beam = byId<HTMLInputElement>("beam"), temperature = byId<HTMLInputElement>("temperature");
 
 export class Options {
-  private defaults: SliderOptions = { beam: 3, temperature: 0 };
+  private defaults: DecodingOptions = { beam: 3, temperature: 0 };
 
   /** `onChange` gets null where the options are the model's own. */
-  constructor(onChange: (chosen: SliderOptions | null) => void) {
+  constructor(onChange: (chosen: DecodingOptions | null) => void) {
     let timer = 0;
     const changed = () => onChange(this.chosen);
     for (const input of [beam, temperature]) {
@@ -33,14 +33,14 @@ export class Options {
     this.show(null);
   }
 
-  show(options: SliderOptions | null): void {
+  show(options: DecodingOptions | null): void {
     const { beam: size, temperature: degree } = options ?? this.defaults;
     beam.valueAsNumber = size;
     temperature.valueAsNumber = degree;
     this.render();
   }
 
-  private get chosen(): SliderOptions | null {
+  private get chosen(): DecodingOptions | null {
     const chosen = { beam: beam.valueAsNumber, temperature: temperature.valueAsNumber }, { defaults } = this;
     return chosen.beam === defaults.beam && chosen.temperature === defaults.temperature ? null : chosen;
   }

@@ -1,6 +1,7 @@
 // From a file to the pixels the encoder takes: decode, turn upright, blend onto white, resize, normalise.
 
 import { boxOf, normalise, resample, type Preprocess, type Rows } from "./resample";
+import type { Pixels } from "./types";
 
 export const MAX_BYTES = 64 * 2 ** 20;
 const MAX_PIXELS = 178_956_970; // the same limits as in Python
@@ -14,23 +15,31 @@ export interface PreparedPhoto {
 
 export class PhotoError extends Error {}
 
-export async function prepare(file: Blob, how: Preprocess): Promise<PreparedPhoto> {
+export async function prepare(given: Blob | Pixels, how: Preprocess): Promise<PreparedPhoto> {
+  if (!(given instanceof Blob)) return prepareRows(rowsOf(given), given.width, given.height, how);
+  const photo = await decode(given);
+  try {
+    return prepareRows(strips(photo), photo.width, photo.height, how);
+  } finally {
+    photo.close();
+  }
+}
+
+function prepareRows(rows: Rows, width: number, height: number, how: Preprocess): PreparedPhoto {
+  if (width * height > MAX_PIXELS) throw new PhotoError(`this photo has ${width} × ${height} pixels: shrink it first`);
+  const square = resample(rows, width, height, how), [left, top, right, bottom] = boxOf(width, height, how);
+  return { square, pixels: normalise(square, how), frame: [left / width, top / height, right / width, bottom / height] };
+}
+
+async function decode(file: Blob): Promise<ImageBitmap> {
+  if (typeof createImageBitmap !== "function") throw new PhotoError("photos are decoded by browsers only: pass { data, width, height } with RGBA pixels");
   if (!file.size) throw new PhotoError("this file is empty: choose another one");
   if (file.size > MAX_BYTES) throw new PhotoError("this photo is larger than 64 MB: shrink it first");
-  let photo: ImageBitmap;
   try { // colours as stored, as Pillow takes them; turned upright as the camera noted
-    photo = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "premultiply" });
+    return await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "premultiply" });
   } catch {
     if (await hasKnownSignature(file)) throw new PhotoError("this photo is cut off or damaged: copy or download it again");
     throw new PhotoError("this browser cannot read that photo: try a JPEG, PNG or WebP");
-  }
-  try {
-    const { width, height } = photo;
-    if (width * height > MAX_PIXELS) throw new PhotoError(`this photo has ${width} × ${height} pixels: shrink it first`);
-    const square = resample(strips(photo), width, height, how), [left, top, right, bottom] = boxOf(width, height, how);
-    return { square, pixels: normalise(square, how), frame: [left / width, top / height, right / width, bottom / height] };
-  } finally {
-    photo.close();
   }
 }
 
@@ -41,6 +50,21 @@ async function hasKnownSignature(file: Blob): Promise<boolean> {
   } catch { // moved or deleted since it was chosen
     return false;
   }
+}
+
+/** Decoded pixels, blended onto white where they are clear. */
+function rowsOf({ data, width, height }: Pixels): Rows {
+  if (!(width > 0 && height > 0) || data.length !== 4 * width * height) {
+    throw new PhotoError(`${width} × ${height} pixels of RGBA are ${4 * width * height} bytes, these are ${data.length}`);
+  }
+  return (from, to) => {
+    const rows = new Uint8ClampedArray(data.subarray(4 * width * from, 4 * width * to));
+    for (let at = 3; at < rows.length; at += 4) {
+      const alpha = rows[at] / 255;
+      if (alpha < 1) for (let channel = at - 3; channel < at; channel++) rows[channel] = rows[channel] * alpha + 255 * (1 - alpha);
+    }
+    return rows;
+  };
 }
 
 function strips(photo: ImageBitmap): Rows {

@@ -2,9 +2,9 @@
 
 import { levelOf } from "./confidence";
 import { asSentence, byId, make, rows } from "./dom";
-import { Overlay, type Frame } from "./heatmap";
-import type { CaptionResult, Word } from "./messages";
+import { Overlay } from "./heatmap";
 import { Sentence } from "./sentence";
+import type { CaptionResult, Frame, Word } from "./types";
 
 const REPLAY_MS = 1200; // for each word
 const CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out.";

@@ -2,8 +2,8 @@
 // on, they are the best caption so far; words that the search drops are removed again.
 
 import { make, reducedMotion } from "./dom";
-import type { Frame, Overlay } from "./heatmap";
-import type { Word } from "./messages";
+import type { Overlay } from "./heatmap";
+import type { Frame, Word } from "./types";
 
 const WORD_MS = 190;
 

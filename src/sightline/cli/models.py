@@ -9,7 +9,7 @@ import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable
 from sightline.io.model_files import SCALE, WEIGHTS, has_weights, tensor_slices, weights_size
 from sightline.types import METRIC_NAMES
+
+if TYPE_CHECKING:
+    from sightline.onnx.exported import Manifest
 
 FILES = ("config.json", WEIGHTS, "tokenizer.json")
 EXPORTED = "sightline.json"
@@ -125,13 +128,20 @@ def export(
     licence: Annotated[str, typer.Option("--licence", help="The model's licence, written to sightline.json.")] = "",
 ) -> None:
     """Write a model as ONNX graphs. onnxruntime then runs it, without torch."""
-    require("onnx", "sightline export")
-
-    from sightline.serve.browser import copy_page
+    from sightline.nn.hub import resolve
+    from sightline.serve.browser import copy_model, copy_page, has_small_graphs
 
     site = web and web.expanduser()
+    own = not (output or int8 or int8_arithmetic or shards or licence)
+    copied = site and own and has_small_graphs(resolve(model))
+    if not copied:
+        require("onnx", "sightline export")
     if site:
         copy_page(site)  # first: a page that cannot be written is reported before the export
+    if site and copied:
+        _report_export(site / "model", copy_model(site / "model", resolve(model)))
+        _report_page(site)
+        return
 
     from sightline.engine.backend import note_tried
     from sightline.onnx.export import export as run
@@ -147,13 +157,21 @@ def export(
     )
     for folder, manifest in report.folders.items():
         note_tried(folder)
-        sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
-        parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
-        external = " with external weights" if any(graph.external_data for graph in manifest.graphs.values()) else ""
-        typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{external} ({parts})")
+        _report_export(folder, manifest)
     if site:
-        typer.echo(f"{printable(site)}: the page; to see it: python3 -m http.server -d {printable(site)}")
+        _report_page(site)
     typer.echo(f"the float graphs' logits are torch's to {report.difference:.0e}")
+
+
+def _report_export(folder: Path, manifest: Manifest) -> None:
+    sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
+    parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
+    external = " with external weights" if any(graph.external_data for graph in manifest.graphs.values()) else ""
+    typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{external} ({parts})")
+
+
+def _report_page(site: Path) -> None:
+    typer.echo(f"{printable(site)}: the page; to see it: python3 -m http.server -d {printable(site)}")
 
 
 def _folders(given: Path) -> list[Path]:

@@ -34,6 +34,11 @@ KEYS = {
     "decoding", "graphs",
 }  # fmt: skip
 
+# onnxruntime 1.31 sends usage data to its maker and writes an identifier into the home folder, unless one of these is
+# set before it is imported; its versions read different names. Whoever sets them to 0 gets that back.
+for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
+    os.environ.setdefault(_name, "1")
+
 Tensors = dict[str, tuple[str, tuple[int | str, ...]]]  # name: element type and shape, a name for each free dimension
 TYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}
 EXTERNAL = "weights."  # prefix of the names of external tensors in a graph

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
 from sightline.io.files import cache_folder, printable, writing
 from sightline.io.model_files import WEIGHTS, file_hash, shards
-from sightline.onnx.exported import MANIFEST, Manifest
+from sightline.onnx.exported import GRAPHS, MANIFEST, Manifest
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
@@ -30,6 +30,7 @@ PAGE = Path(__file__).parent / "page"
 BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
 BUILD_COMMAND = "cd web && npm ci && npm run build"
 EXPORT = "from sightline.serve.browser import run_for_server; run_for_server(); from sightline.cli import main; main()"
+MODEL_FILES = (MANIFEST, "confidence.json", *(f"{name}.onnx" for name in GRAPHS), WEIGHTS)  # what the page reads
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -53,6 +54,23 @@ def copy_page(folder: Path, page: Path = PAGE) -> None:
 
 
 # -- its model --------------------------------------------------------------------------------------------------------
+
+
+def has_small_graphs(model: Path) -> bool:
+    """Whether a model's folder holds graphs with int8 weights: the page runs them as they are."""
+    return _is_export_of(model, model) and Manifest.read(model).precision != "float32"
+
+
+def copy_model(folder: Path, model: Path) -> Manifest:
+    """Copy a model's graphs and their weights into ``folder``."""
+    manifest = Manifest.read(model)
+    external = any(graph.external_data for graph in manifest.graphs.values())
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (*MODEL_FILES, "README.md"):
+            if (model / name).is_file() and (name != WEIGHTS or external):
+                shutil.copyfile(model / name, folder / name)
+    return manifest
 
 
 @dataclass(frozen=True)
@@ -92,20 +110,24 @@ class BrowserModel:
 
 
 def find_browser_model(captioner: Captioner) -> BrowserModel:
-    """An int8 export of the captioner's weights: its own folder, one in the cache, or one still to be made."""
+    """The model that the page runs: the captioner's own graphs, an int8 export in the cache, or one still to be made.
+
+    Graphs in float32 are used where they cannot be made smaller.
+    """
     if len(captioner.folders) != 1 or captioner.folders[0] is None:
         return BrowserModel(reason="Several models together run on the server alone.")
     folder = captioner.folders[0]
     if shards(folder):
         return BrowserModel(reason="This model is too large for browsers; it runs on the server alone.")
-    if _is_export_of(folder, folder) and Manifest.read(folder).precision == "int8":
+    if has_small_graphs(folder) or not (folder / WEIGHTS).is_file():
         return BrowserModel(folder)
-    if not (folder / WEIGHTS).is_file():
-        return BrowserModel(folder)  # exported in float32, without weights to make smaller files from
     cached = cache_folder() / "page" / _cache_key(folder)
     if _is_export_of(cached, folder):
         return BrowserModel(cached)
-    if missing := ", ".join(missing_packages("onnx")):
+    missing = ", ".join(missing_packages("onnx"))
+    if missing and _is_export_of(folder, folder):
+        return BrowserModel(folder)
+    if missing:
         return BrowserModel(reason=f"The server lacks {missing}: {install_command('onnx')}, and start it again.")
     return BrowserModel(cached, folder)
 
@@ -125,11 +147,13 @@ def _is_export_of(folder: Path, model: Path | None) -> bool:
     try:
         manifest = Manifest.read(folder)
         sizes = [(folder / f"{name}.onnx").stat().st_size == graph.bytes for name, graph in manifest.graphs.items()]
+        hashes = {
+            file_hash(place / WEIGHTS) for place in (folder, model) if place is not None and (place / WEIGHTS).is_file()
+        }
     except (CheckpointError, OSError):
         return False
-    if model is None or not (model / WEIGHTS).is_file():
-        return all(sizes)
-    return all(sizes) and manifest.weights == file_hash(model / WEIGHTS)
+    external = any(graph.external_data for graph in manifest.graphs.values())
+    return all(sizes) and hashes <= {manifest.weights} and (not external or (folder / WEIGHTS).is_file())
 
 
 def run_for_server() -> None:

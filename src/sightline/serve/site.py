@@ -22,7 +22,7 @@ from starlette.types import Scope
 
 from sightline.errors import ConfigError
 from sightline.io.files import printable
-from sightline.serve.browser import BUILD_COMMAND, PAGE, BrowserModel, is_built
+from sightline.serve.browser import BUILD_COMMAND, MODEL_FILES, PAGE, BrowserModel, is_built
 
 SWAGGER_UI = Path(__file__).parent / "swagger-ui"  # copied by the page's build, so that /docs works offline
 WAITING = "The model for your browser is being made: this page changes to it in a minute."
@@ -50,6 +50,7 @@ KINDS = {  # the files that are served, and their types: the system's own table 
     ".wasm": "application/wasm",
     ".onnx": "application/octet-stream",
     ".bin": "application/octet-stream",
+    ".safetensors": "application/octet-stream",
 }
 PLAIN_NAME = re.compile(r"(\w[\w.-]*/)*\w[\w.-]*", re.ASCII)  # nothing hidden
 POLICY = (
@@ -87,6 +88,13 @@ class PageFiles(StaticFiles):
             headers["Content-Security-Policy"] = PAGE_POLICY
         response.headers.update(headers)
         return response
+
+
+class ModelFiles(PageFiles):
+    """Of a model's folder only what the page reads."""
+
+    def lookup_path(self, path: str) -> tuple[str, stat_result | None]:
+        return super().lookup_path(path) if path in MODEL_FILES else ("", None)
 
 
 class Site:
@@ -134,7 +142,7 @@ class Site:
         folder = self.model.folder
         if folder is None or not folder.is_dir():
             raise ConfigError(f"{printable(folder)} is not a folder: name the one with the page's model files")
-        self.app.mount("/model", PageFiles(directory=folder))
+        self.app.mount("/model", ModelFiles(directory=folder))
         self.index = self._read_index()
 
     def _server_index(self, note: str, pending: bool = False) -> str:
