@@ -1,4 +1,4 @@
-/* Sightline, Apache-2.0, with ONNX Runtime 1.30.0, MIT (licences.txt). Built from sources 82e3ff73542a5f758a42b627c1a7e6612ba5f9579ca81d3f232b9750dc2b7d91. */
+/* Sightline, Apache-2.0, with ONNX Runtime 1.30.0, MIT (licences.txt). Built from sources 2ebc5e6c71d957b48cae58e3d9f5576165003833d45e7fd06360ce411a08eda2. */
 //#region \0rolldown/runtime.js
 var e = /* @__PURE__ */ ((e) => typeof require < "u" ? require : typeof Proxy < "u" ? new Proxy(e, { get: (e, t) => (typeof require < "u" ? require : e)[t] }) : e)(function(e) {
 	if (typeof require < "u") return require.apply(this, arguments);

@@ -45,7 +45,9 @@ export class Grid {
       URL.revokeObjectURL(picture.src);
       this.cards.delete(item);
     }
-    for (const item of items) if (!this.cards.has(item)) this.addCard(item);
+    const added = items.filter((item) => !this.cards.has(item));
+    for (const item of added) this.addCard(item);
+    for (const item of added) this.update(item); // once every card is there: a finished one is moved before another
     this.arrange();
   }
 
@@ -126,7 +128,6 @@ export class Grid {
       this.focus(ordered[index + 1] ?? ordered[index - 1]);
     });
     this.thumbnails = this.thumbnails.then(() => this.showThumbnail(item)); // one after the other: a decoded photo is large
-    this.update(item);
   }
 
   private async showThumbnail(item: PhotoItem): Promise<void> {
