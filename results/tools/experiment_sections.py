@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rows import read_json
+from rows import read_json, read_rows
 from script import NOTHING, escape, number, table
 
 
@@ -20,6 +20,8 @@ def blocks(folder: Path) -> dict[str, str]:
         "teacher forcing": _if_there(folder / "teacher_forced.json", teacher_forced),
         "gender words": _if_there(folder / "gender_words.json", gender_words),
         "failures": _if_there(folder / "failures.json", failures),
+        "encoders": encoders(folder),
+        "losses": losses(folder),
     }
 
 
@@ -48,6 +50,50 @@ def trial_commands(folder: Path) -> str:
         commands = dict.fromkeys(command for trial in values["trials"] for command in trial["commands"])
         parts.append(f"{name[0].upper()}{name[1:]}:\n\n" + "\n".join(f"    {command}" for command in commands))
     return "\n\n".join(parts) or NOTHING
+
+
+# Sun, Wei, Chen, Hu and Baek, "Show, Attend and Tell", table 1: teacher-forced outputs, BLEU-1, BLEU-4, METEOR
+REPORT = {
+    "AlexNet": ("sat-soft-alexnet", 60.44, 10.81, 12.89),
+    "GoogLeNet": ("sat-soft-googlenet", 64.53, 14.77, 16.45),
+    "VGG-19": ("sat-soft-vgg19", 64.79, 15.48, 17.08),
+    "DenseNet-201 (ours: 121)": ("sat-soft-densenet121", 64.81, 15.84, 16.95),
+    "ResNet-152": ("sat-soft-resnet152", 65.67, 16.48, 17.94),
+}
+# "Building an Image Captioning Transformer from Scratch" (wangyi.ai, 2026): train and val loss per token
+BLOG_POST = {
+    "characters, from scratch": ("patch-transformer-char", 0.90, 0.99),
+    "characters, CLIP": ("clip-transformer", 0.75, 0.86),
+    "words, from scratch": ("patch-transformer-word", 2.42, 2.98),
+    "words, CLIP, random vectors": ("clip-word", None, None),
+    "words, CLIP, GloVe": ("clip-glove", 1.78, 2.55),
+}
+
+
+def encoders(folder: Path) -> str:
+    """The student report's five encoders beside ours; of several rows of a recipe the best on val."""
+    rows = read_rows(folder)
+    lines = []
+    for name, (recipe, *reported) in REPORT.items():
+        own = [row for row in rows.values() if row.recipe == recipe and row.test]
+        best = max(own, key=lambda row: row.val["cider"], default=None)
+        keys = ("bleu_1", "bleu_4", "meteor", "cider")
+        lines.append([name, *map(number, reported), *(number(best.test[key]) if best else "" for key in keys)])
+    head = ["encoder", "report: B1", "B4", "METEOR", "ours: B1", "B4", "METEOR", "CIDEr-D"]
+    return table(head, lines, left=1)
+
+
+def losses(folder: Path) -> str:
+    """The blog post's losses per token beside ours, at the epoch that was kept."""
+    lines = []
+    for name, (row, *published) in BLOG_POST.items():
+        path = folder / f"{row}.curve.json"
+        epochs = read_json(path)["epochs"] if path.is_file() else []
+        kept = next((epoch for epoch in reversed(epochs) if epoch["best"]), {})
+        found = [*published, kept.get("train_nll"), kept.get("val_nll")]
+        cells = ["" if value is None else number(value, 2) for value in found]
+        lines.append([f"{name} (`{row}`)", *cells, str(len(epochs) or "")])
+    return table(["system", "source: train", "val", "ours: train", "val", "epochs"], lines, left=1)
 
 
 def _if_there(path: Path, text: Any) -> str:

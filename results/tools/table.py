@@ -61,7 +61,14 @@ def blocks(folder: Path) -> dict[str, dict[str, str]]:
         "results/commands.md": {"runs": runs(folder), "trials": experiment_sections.trial_commands(folder)},
         "results/attention.md": _some(experiments, "attention", "attention against occlusion", "attention on objects"),
         "results/experiments.md": _some(
-            experiments, "BLEU-1", "teacher forcing", "gradient variance", "confidence", "gender words"
+            experiments,
+            "encoders",
+            "losses",
+            "BLEU-1",
+            "teacher forcing",
+            "gradient variance",
+            "confidence",
+            "gender words",
         )
         | experiment_sections.trials(folder),
         "results/failures.md": _some(experiments, "failures"),

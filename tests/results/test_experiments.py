@@ -65,6 +65,19 @@ def test_both_kinds_of_output_are_scored_and_a_model_measured_again_replaces_its
     assert "| `tiny-words` | teacher-forced |" in experiment_sections.teacher_forced(values)
 
 
+def test_the_sources_tables_are_filled_as_rows_come(made_results: Path) -> None:
+    encoders = experiment_sections.encoders(made_results).splitlines()
+    assert "| VGG-19 | 64.8 | 15.5 | 17.1 | 20.0 | 20.8 | 22.0 | 44.0 |" in encoders
+    assert "| ResNet-152 | 65.7 | 16.5 | 17.9 |  |  |  |  |" in encoders
+    assert "| 0.75 | 0.86 |  |  |  |" in experiment_sections.losses(made_results)
+    curve = json.loads((made_results / "sat-soft-vgg19.curve.json").read_text())
+    curve["epochs"][1] |= {"train_nll": 0.5, "val_nll": 0.84}  # the last that was best
+    (made_results / "clip-transformer.curve.json").write_text(json.dumps(curve))
+    assert "| characters, CLIP (`clip-transformer`) | 0.75 | 0.86 | 0.50 | 0.84 | 3 |" in experiment_sections.losses(
+        made_results
+    )
+
+
 def test_every_trial_has_a_command_that_its_recipe_takes() -> None:
     trials = json.loads((RESULTS / "trials.json").read_text())
     assert set(trials) == set(experiment_sections.TRIALS)
