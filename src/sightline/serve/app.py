@@ -206,7 +206,7 @@ class Service:
     async def row(self, outcome: Explanation | ImageError, name: str, explain: bool) -> dict[str, Any]:
         """One photo's part of the response."""
         if isinstance(outcome, ImageError):
-            return {"source": name, "error": str(outcome)}
+            return {"source": name, "error": str(outcome).removeprefix(name).lstrip()}  # as the CLI's JSON has it
         named = replace(outcome, caption=replace(outcome.caption, source=name))
         return await self.in_pool(named.as_dict) if explain else named.caption.as_dict()
 
