@@ -183,7 +183,7 @@ class JobFolder:
         digest = self.listing.digest
         self.listing = replace(write_list(chain(failures, entries), new_list, self.part_size), digest=digest)
         if self.listing.parts:
-            log.info("%s has %s: they are kept", printable(self.output.path), counted(self.kept, "caption"))
+            log.info("%s keeps its %s", printable(self.output.path), counted(self.kept, "caption"))
 
     def _exists(self) -> bool:
         return self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
