@@ -89,7 +89,7 @@ def losses(folder: Path) -> str:
     for name, (row, *published) in BLOG_POST.items():
         path = folder / f"{row}.curve.json"
         epochs = read_json(path)["epochs"] if path.is_file() else []
-        kept = next((epoch for epoch in reversed(epochs) if epoch["best"]), {})
+        kept: dict[str, Any] = next((epoch for epoch in reversed(epochs) if epoch["best"]), {})
         found = [*published, kept.get("train_nll"), kept.get("val_nll")]
         cells = ["" if value is None else number(value, 2) for value in found]
         lines.append([f"{name} (`{row}`)", *cells, str(len(epochs) or "")])
