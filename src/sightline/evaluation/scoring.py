@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from sightline.data import (
 )
 from sightline.data.dataset import SPLIT_NAMES
 from sightline.decoding import DecodingOptions
-from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build, prepare
 from sightline.evaluation.metrics.chair import Chair, check_categories
@@ -40,6 +39,9 @@ from sightline.evaluation.metrics.metric import Metric, diversity, interval
 from sightline.io.files import FileSlice, printable, write_atomically
 from sightline.io.progress import track
 from sightline.types import Failure
+
+if TYPE_CHECKING:
+    from sightline.engine.captioner import Captioner
 
 FORMAT = "sightline-scores-1"
 RESAMPLES = 1000
@@ -138,6 +140,8 @@ def evaluate(
     and scores.json.
     """
     scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
+    from sightline.engine.captioner import load  # here, so that captions are scored where Pillow is not installed
+
     dataset = _load(data, format, objects)
     examples = first_of_each_source(dataset.examples(split), limit or 0)
     chair = wants_chair([example.objects for example in examples], metrics)
