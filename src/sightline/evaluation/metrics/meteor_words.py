@@ -1,6 +1,6 @@
 """What METEOR's option -norm still changes in captions that are lower-case Penn Treebank tokens already.
 
-The rules describe how METEOR 1.5 answers probes; they were not taken from the program. docs/evaluation.md has the
+The rules describe how METEOR 1.5 answers probes; they were not taken from the program. docs/metrics.md has the
 measured agreement.
 """
 

@@ -3,7 +3,7 @@
 The tools run a Java program over a file with one caption a line and drop the punctuation tokens from its answer. This
 module was written from a description of what that program answers, not from its code. It cuts a caption with one
 regular expression that skips what the tools drop. Rules that captions never use (web and e-mail addresses, smileys,
-tags, telephone numbers, file names) are left out: such texts are cut into words and marks. docs/evaluation.md says on
+tags, telephone numbers, file names) are left out: such texts are cut into words and marks. docs/metrics.md says on
 how many captions the tokens are equal.
 """
 
