@@ -15,7 +15,7 @@ from sightline.engine.captioner import load
 from sightline.nn.encoders import build_encoder
 from sightline.onnx.export import encoder_session
 from sightline.onnx.exported import open_session
-from sightline.onnx.quantize import int8_arithmetic, rounded, store_weights
+from sightline.onnx.quantize import int8_arithmetic, outlier_nodes, rounded, store_weights
 
 
 def test_int8_weights_are_near_and_small() -> None:
@@ -126,3 +126,22 @@ def test_an_encoder_runs_in_onnxruntime(precision: Literal["float32", "int8"], n
     for found, exact in ((grid, expected.grid.detach().numpy()), (pooled, expected.pooled.detach().numpy())):
         assert found.shape == exact.shape
         assert nearest <= np.abs(found - exact).max() / np.abs(exact).max() < farthest
+
+
+def test_a_product_with_an_outlier_among_its_activations_stays_in_float() -> None:
+    make, random = onnx.helper, np.random.default_rng(1)
+    large = np.ones((128, 64), np.float32)
+    large[5, 3] = 1e4
+    weights = {name: random.standard_normal((64, 64)).astype(np.float32) for name in ("first", "second")}
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in (weights | {"large": large}).items()]
+    nodes = [
+        make.make_node("MatMul", ["pixels", "first"], ["middle"], name="one"),
+        make.make_node("Mul", ["middle", "large"], ["uneven"]),
+        make.make_node("MatMul", ["uneven", "second"], ["out"], name="two"),
+    ]
+    ends = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["B", 128, 64]) for name in ("pixels", "out")]
+    graph = make.make_graph(nodes, "uneven", ends[:1], ends[1:], constants)
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 20)], ir_version=10)
+    assert outlier_nodes(model) == ["two"]
+    operators = [node.op_type for node in int8_arithmetic(model).graph.node]
+    assert operators.count("MatMulInteger") == operators.count("MatMul") == 1

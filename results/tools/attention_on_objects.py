@@ -56,7 +56,7 @@ def cells(mask: np.ndarray) -> np.ndarray:
 
 def maps_of(captioner: Captioner, example: Example, boxes: Boxes, number: int) -> list[WordMaps]:
     """The words of one photo's caption that name an object with boxes."""
-    (caption,) = captioner.caption([example.image])
+    caption = captioner.caption(example.image)
     maps = []
     for word in caption.words:
         kind = next((kind for found in mentions(word.text) for kind in found.categories if kind in boxes), None)

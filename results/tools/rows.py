@@ -31,7 +31,7 @@ SCORES = (
 OBJECT_SCORES = ("chair_s", "chair_i")  # only where photos have object labels
 EXPERIMENTS = (  # no rows
     "samples", "failures", "gradient_variance", "attention_vs_occlusion", "confidence", "own_data", "checkpoints",
-    "bleu_1", "teacher_forced", "trials", "gender_words", "attention_on_objects",
+    "bleu_1", "teacher_forced", "trials", "gender_words", "attention_on_objects", "trade_off",
 )  # fmt: skip
 # Recipes that have no row yet. DenseNet-201's weights are on no package index, only on their authors' servers.
 WITHOUT_ROW = dict.fromkeys(
