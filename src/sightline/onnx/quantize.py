@@ -136,7 +136,8 @@ def outlier_nodes(model: Any) -> list[str]:
     """The matrix products whose input has a number above `OUTLIER` times its root mean square, tried on noise.
 
     The greatest number sets the scale of all, so that the others would be rounded to few values. In CLIP ViT-B/16 these
-    are the second layers of three middle MLPs; in int8 they alone cost 3 points of CIDEr-D.
+    are the second layers of three middle MLPs; in int8 they cost 2.3 points of CIDEr-D on 200 val photos of COCO, and
+    0.4 on 200 of Flickr8k.
     """
     from onnx import TensorProto, helper
 
