@@ -33,8 +33,8 @@ LABELS = {  # short: the tables have many columns
 SHORT = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "bleu_4_no_bp", "meteor", "rouge_l")
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 README_ROWS = {
-    "clip-coco-scst": "CLIP ViT-B/16 + transformer, COCO and Flickr8k",
-    "dinov2-coco-scst": "DINOv2 ViT-S/14 + transformer, COCO and Flickr8k",
+    "clip-coco-long": "CLIP ViT-B/16 + transformer, COCO and Flickr8k, the large model",
+    "dinov2-coco-long": "DINOv2 ViT-S/14 + transformer, COCO and Flickr8k",
     "dinov2-scst": "DINOv2 ViT-S/14 + transformer, Flickr8k alone",
     "sat-hard-vgg19": "Show, Attend and Tell, hard attention, VGG-19",
     "nic-resnet50": "CNN + LSTM, ResNet-50, no attention",
