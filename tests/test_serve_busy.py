@@ -156,8 +156,9 @@ def can_connect(port: int) -> bool:
 
 # A server in the midst of an export that does not end by itself.
 EXPORTING = """
-import asyncio, pathlib, sys
+import asyncio, pathlib, signal, sys
 from sightline.serve import browser
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background inherit that it is ignored
 browser.EXPORT = browser.EXPORT.replace("main()", "import os, time; os.write(2, b'%d' % os.getpid()); time.sleep(600)")
 read = asyncio.StreamReader.read
 
