@@ -178,7 +178,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "other files": (_foreign(_with_external_data()), "step.onnx wants other files read than sightline.json says"),
     "no such weights": (
         _reworded(lambda values: values["graphs"]["step"].update(external_data=["a"])),
-        "model.safetensors cannot be read",
+        "the weights cannot be read: No such file",
     ),
     "external data": (
         _reworded(lambda values: values["graphs"]["step"].update(external_data="a")),

@@ -34,7 +34,7 @@ LIMITS = ("--max-bytes", MAX_BYTES, "--max-pixels", 2_000_000, "--max-photos", 4
 def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server whose temporary folder does not exist: an upload that went to disk would fail."""
     folder = tmp_path_factory.mktemp("page-model")
-    (folder / "vocabulary.json").write_text('["a"]')
+    (folder / "confidence.json").write_text('["a"]')
     (folder / "secret.pem").write_text("not of a kind that is served")
     with serving("--model", tiny_model, *LIMITS, "--page-model", folder, TMPDIR=str(folder / "none")) as running:
         yield running
@@ -327,7 +327,7 @@ def test_large_headers_and_two_lengths_are_refused_first_or_behind_another_reque
     assert accepted.startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/docs", "/openapi.json", "/model/vocabulary.json"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/docs", "/openapi.json", "/model/confidence.json"])
 def test_head_gets_the_headers_of_get_and_no_body(server: RunningServer, path: str):
     whole, head = server.get(path), server.ask("HEAD", path)
     assert (head.status, head.body, head.headers["content-type"]) == (200, b"", whole.headers["content-type"])
@@ -369,19 +369,19 @@ def test_other_sites_and_other_names_are_refused(server: RunningServer, photo_by
 
 
 def test_only_files_of_the_page_and_its_model_are_served(server: RunningServer):
-    file = server.get("/model/vocabulary.json")
+    file = server.get("/model/confidence.json")
     assert (file.status, file.json) == (200, ["a"])
     etag = file.headers["etag"]
     for given in (etag, f"W/{etag}", f'"other", {etag}', f'W/"a",W/{etag} , "b"', "*"):
-        assert server.get("/model/vocabulary.json", If_None_Match=given).status == 304, given
-    assert server.get("/model/vocabulary.json", If_None_Match='"other", "another"').status == 200
+        assert server.get("/model/confidence.json", If_None_Match=given).status == 304, given
+    assert server.get("/model/confidence.json", If_None_Match='"other", "another"').status == 200
     lines = f'If-None-Match: "other"\r\nIf-None-Match: {etag}\r\nConnection: close\r\n\r\n'
-    request = b"GET /model/vocabulary.json HTTP/1.1\r\nHost: localhost\r\n" + lines.encode()
+    request = b"GET /model/confidence.json HTTP/1.1\r\nHost: localhost\r\n" + lines.encode()
     assert raw(server, request).startswith(b"HTTP/1.1 304 ")
-    assert server.ask("HEAD", "/model/vocabulary.json").body == b""
+    assert server.ask("HEAD", "/model/confidence.json").body == b""
     for path in (
         "/model/secret.pem", "/model/", "/model/../app.py", "/model/%2e%2e/app.py", "/../../../etc/passwd",
-        "/model/..%2f..%2fapp.py", "//etc/passwd", "/model/vocabulary.json%00",
+        "/model/..%2f..%2fapp.py", "//etc/passwd", "/model/confidence.json%00",
     ):  # fmt: skip
         reply = server.get(path)
         assert (reply.status, "nothing here" in reply.error) == (404, True), path

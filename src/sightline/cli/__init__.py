@@ -95,7 +95,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
         if debug:
             traceback.print_exc()
     unwritten = close_output()
-    if isinstance(unwritten, BrokenPipeError):
+    if isinstance(unwritten, BrokenPipeError) or (isinstance(failed, BrokenPipeError) and failed.filename is None):
         return 141  # what a shell reports of any program whose reader went away
     if unwritten and (failed is None or isinstance(failed, OSError)):
         failed = SightlineError(f"cannot write to standard output: {unwritten.strerror}; send it elsewhere")

@@ -153,10 +153,11 @@ def outlier_nodes(model: Any) -> list[str]:
     del tried.graph.output[:]
     tried.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
     session, random = open_session(tried.SerializeToString()), np.random.default_rng(0)
-    inputs = {
-        value.name: random.standard_normal([side if isinstance(side, int) else 1 for side in value.shape], np.float32)
-        for value in session.get_inputs()
-    }
+    inputs = {}
+    for value in session.get_inputs():
+        shape = [side if isinstance(side, int) else 1 for side in value.shape]
+        numbers = value.type == "tensor(float)"
+        inputs[value.name] = random.standard_normal(shape, np.float32) if numbers else np.zeros(shape, np.int64)
     peaks = {}
     for name, values in zip(names, session.run(names, inputs)):
         typical = float(np.sqrt(np.square(values, dtype=np.float64).mean()))
