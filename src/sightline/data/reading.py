@@ -67,7 +67,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read {printable(path)}: {error.strerror}; check the file") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{printable(path)} is not JSON ({error}): download it again") from None
+        raise DataError(f"{printable(path)} is not JSON ({error}): give a JSON file, or get it again") from None
 
 
 def objects(value: Any, key: str, path: Path) -> list[Any]:

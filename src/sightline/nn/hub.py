@@ -100,7 +100,7 @@ def _large() -> Path:
             return folder
     kept = large_folders()[-1]
     raise ConfigError(
-        f"the large model (about 95 MB) is not in the package: copy the folder models/large of Sightline's repository "
+        f"the large model (91 MB) is not in the package: copy the folder models/large of Sightline's repository "
         f"to {printable(kept)}, or to models/large here"
     )
 
