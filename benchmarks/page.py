@@ -3,7 +3,7 @@
     python benchmarks/page.py --data flickr8k/ [--photos 200] [--site FOLDER] [--against FOLDER]
 
 Needs playwright and Chromium (``--browser``, else the one on the PATH). ``--site`` is what ``sightline export --web``
-wrote; without it, the shipped model's page. ``--against`` is another such folder, whose encoder is timed in turns with
+wrote; without it, the default model's page. ``--against`` is another such folder, whose encoder is timed in turns with
 the first one's: only such ratios mean something on a busy machine. Every photo goes through the page's own worker.
 """
 
@@ -15,8 +15,6 @@ import functools
 import http.server
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +28,8 @@ import numpy as np
 from sightline.data import load_dataset
 from sightline.engine.captioner import load
 from sightline.io.images import open_image
+from sightline.nn.hub import DEFAULT_MODEL
+from sightline.serve.browser import copy_model, copy_page
 
 ASK = """async (data) => {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
@@ -57,20 +57,31 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True)
+def page_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that the benchmarks of the page share."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--photos", type=int, default=200)
     parser.add_argument("--site", type=Path)
-    parser.add_argument("--against", type=Path)
     parser.add_argument("--browser", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    return parser
+
+
+def site_folder(given: Path | None, scratch: Path) -> Path:
+    """The exported page that was given, or else the default model's page, written to `scratch`."""
+    if given:
+        return given
+    copy_page(scratch / "site")
+    copy_model(scratch / "site" / "model", DEFAULT_MODEL)
+    return scratch / "site"
+
+
+def main() -> None:
+    parser = page_parser(__doc__)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--against", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        site = arguments.site or Path(scratch) / "site"
-        if not arguments.site:
-            command = [sys.executable, "-m", "sightline", "export", "default", "--web", str(site)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        compare(site, arguments)
+        compare(site_folder(arguments.site, Path(scratch)), arguments)
 
 
 def compare(site: Path, arguments: argparse.Namespace) -> None:

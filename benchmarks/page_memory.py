@@ -9,20 +9,17 @@ processes, after a garbage collection, and what the page itself still holds: obj
 
 from __future__ import annotations
 
-import argparse
 import io
 import re
-import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from page import served
+from page import page_parser, served, site_folder
 from PIL import Image
 
-from sightline.nn.hub import DEFAULT_MODEL
-from sightline.serve.browser import PAGE, copy_model, copy_page
+from sightline.serve.browser import PAGE
 
 SIZE = (4000, 3000)
 AT = (1, 20, 100, 200)
@@ -35,16 +32,9 @@ DONE = """() => document.querySelectorAll("#cards li[data-state=done]").length""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=int, default=200)
-    parser.add_argument("--site", type=Path)
-    parser.add_argument("--browser", default=shutil.which("chromium") or shutil.which("google-chrome"))
-    arguments = parser.parse_args()
+    arguments = page_parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        site = arguments.site or Path(scratch) / "site"
-        if not arguments.site:
-            copy_page(site)
-            copy_model(site / "model", DEFAULT_MODEL)
+        site = site_folder(arguments.site, Path(scratch))
         photos = make_photos(Path(scratch), arguments.photos)
         print(
             f"{len(photos)} photos, {sum(photo.stat().st_size for photo in photos) / 1e6:.0f} MB of files", flush=True

@@ -1,4 +1,4 @@
-"""The npm package: built from these sources, packed, installed without a network, and imported in Node and Chromium."""
+"""The npm package: packed, installed without a network, and imported in Node and Chromium."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import INT8_CONFIDENCE, INT8_OOD_SCORE, WEB, address, served, sources_digest, watch
+from browsing import INT8_CONFIDENCE, INT8_OOD_SCORE, WEB, address, served, watch
 from serving import made_once
 
 import sightline
@@ -73,12 +73,8 @@ def check(result: dict[str, Any], python: Captioner) -> None:
     assert [word["text"] for word in result["words"]] == [word.text for word in expected.words]
 
 
-def test_the_package_is_of_these_sources_and_this_version() -> None:
-    if not WEB.is_dir():
-        pytest.skip("the page's sources are not here: this is no clone of the repository")
-    script = (WEB / "package" / "index.js").read_text(encoding="utf-8")
-    assert f"Built from sources {sources_digest()}" in script, "web/ has changed: cd web && npm ci && npm run build"
-    assert json.loads((WEB / "package" / "package.json").read_text())["version"] == sightline.__version__
+def test_the_package_has_the_version_of_the_python_package(app: Path) -> None:
+    assert json.loads((package(app) / "package.json").read_text())["version"] == sightline.__version__
 
 
 def test_it_holds_all_it_needs_and_nothing_from_other_hosts(app: Path) -> None:
@@ -86,6 +82,7 @@ def test_it_holds_all_it_needs_and_nothing_from_other_hosts(app: Path) -> None:
     described = json.loads((package(app) / "package.json").read_text())
     assert "dependencies" not in described
     assert {"LICENSE", "NOTICE", "README.md", "example.html", "index.d.ts", "index.js", "licences.txt"} <= files
+    assert "__RUNTIME__;" not in (package(app) / "index.js").read_text()
     declared = (package(app) / "index.d.ts").read_text() + (package(app) / "types.d.ts").read_text()
     assert "export declare function load(" in declared and "interface CaptionResult" in declared
     imported = set(re.findall(r'from "(\./[^"]+)"', declared))

@@ -1,13 +1,10 @@
 // Builds the page into the Python package: plain files, relative addresses, nothing fetched from other hosts.
-// With `--mode package`: the npm package's script and types into package/.
 
-import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { gzipSync } from "node:zlib";
-import { defineConfig, type Plugin, type UserConfig } from "vite";
+import { defineConfig, type Plugin } from "vite";
 
 const here = import.meta.dirname, out = join(here, "../src/sightline/serve/page");
 const stylesheet = join(here, "../src/sightline/io/page.css"); // shared with the pages that Python writes
@@ -15,7 +12,7 @@ const levels = join(here, "../src/sightline/io/levels.json"); // the words for a
 const ort = join(here, "node_modules/onnxruntime-web");
 const version = JSON.parse(readFileSync(join(ort, "package.json"), "utf8")).version;
 // The smallest build of ONNX Runtime: no WebGPU. Gzipped, a quarter of the size: the page gunzips it, so that no server needs to know about encodings.
-const scriptName = `ort-${version}.js`, binaryName = `ort-${version}.bin`, runtimeScript = `assets/${scriptName}`, binary = `assets/${binaryName}`;
+const runtimeScript = `assets/ort-${version}.js`, binary = `assets/ort-${version}.bin`;
 const runtimeFile = join(ort, "dist/ort-wasm-simd-threaded.mjs");
 const packed = gzipSync(readFileSync(join(ort, "dist/ort-wasm-simd-threaded.wasm")), { level: 9 });
 
@@ -75,7 +72,7 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 `;
 
 function licences(): string {
-  return `ONNX Runtime ${version} (assets/ort-*), MIT\nCopyright (c) Microsoft Corporation\n\nclient-zip (in assets/index-*), MIT\nCopyright 2020 David Junger\n\n${MIT}`;
+  return `ONNX Runtime ${version} (assets/ort-*, and in assets/captioner-*), MIT\nCopyright (c) Microsoft Corporation\n\nclient-zip (in assets/index-*), MIT\nCopyright 2020 David Junger\n\n${MIT}`;
 }
 
 /** Swagger UI for the server's /docs, unchanged, in a folder of its own: a static copy of the page does not need it. */
@@ -109,46 +106,15 @@ function offline(): Plugin {
   };
 }
 
-/** The npm package's types: what package.ts and types.ts declare. */
-function types(): Plugin {
-  return {
-    name: "types",
-    closeBundle() {
-      const folder = mkdtempSync(join(tmpdir(), "types-")), to = join(here, "package");
-      const options = ["--noEmit", "false", "--declaration", "--emitDeclarationOnly", "--rootDir", "..", "--outDir", folder];
-      execFileSync(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), ...options], { cwd: here, stdio: "inherit" });
-      for (const [name, target] of [["package", "index"], ["types", "types"]]) {
-        const text = readFileSync(join(folder, `web/src/${name}.d.ts`), "utf8");
-        writeFileSync(join(to, `${target}.d.ts`), text.replaceAll('"./types"', '"./types.js"'));
-      }
-      rmSync(folder, { recursive: true });
-    },
-  };
-}
+// The worker's captioner is a file of its own that exports `Captioner`: the npm package contains it, too (pack.mjs).
+const captionerChunk = { minifyInternalExports: false, codeSplitting: { groups: [{ name: "captioner", test: /src\/captioner\.ts$/ }] } };
 
-const conditions = ["onnxruntime-web-use-extern-wasm", "module", "browser", "import", "default"];
-const runtimeOf = (folder: string) => ({ script: `${folder}${scriptName}`, binary: `${folder}${binaryName}`, bytes: packed.length });
-
-const page: UserConfig = {
+export default defineConfig({
   base: "./",
   plugins: [runtime(), offline(), apiDocs()],
-  worker: { format: "es" },
-  resolve: { conditions },
-  define: { __RUNTIME__: JSON.stringify(runtimeOf("assets/")) },
+  worker: { format: "es", rolldownOptions: { output: captionerChunk } },
+  resolve: { conditions: ["onnxruntime-web-use-extern-wasm", "module", "browser", "import", "default"] },
+  define: { __RUNTIME__: JSON.stringify({ script: runtimeScript, binary, bytes: packed.length }) },
   build: { outDir: out, emptyOutDir: true, target: "es2022", modulePreload: false, assetsInlineLimit: 0 },
   server: { proxy: { "/model": "http://127.0.0.1:8000" }, fs: { allow: [join(here, "..")] } },
-};
-
-const npmPackage: UserConfig = {
-  plugins: [types()],
-  publicDir: false,
-  resolve: { conditions },
-  define: { __RUNTIME__: JSON.stringify(runtimeOf("")) },
-  build: {
-    outDir: join(here, "package"), emptyOutDir: false, target: "es2022",
-    lib: { entry: join(here, "src/package.ts"), formats: ["es"], fileName: () => "index.js" },
-    rollupOptions: { output: { banner: `/* Sightline, Apache-2.0, with ONNX Runtime ${version}, MIT (licences.txt). Built from sources ${sourcesDigest()}. */` } },
-  },
-};
-
-export default defineConfig(({ mode }) => (mode === "package" ? npmPackage : page));
+});

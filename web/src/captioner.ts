@@ -3,6 +3,7 @@
 import { levelOf, type Confidence } from "./confidence";
 import { scaled } from "./heatmap";
 import { Model, type ModelUrls, type Progress } from "./model";
+import type { Captioner as PublishedCaptioner } from "./package";
 import { prepare, type PreparedPhoto } from "./photo";
 import { sample, search, type Hypothesis } from "./search";
 import { readable, wordsOf } from "./tokens";
@@ -15,7 +16,7 @@ export interface Hooks {
   checkWanted?: () => Promise<void>; // called between the stages: throws where the caption is no longer wanted
 }
 
-export class Captioner {
+export class Captioner implements PublishedCaptioner {
   private constructor(private readonly model: Model) {}
 
   static async load(urls: ModelUrls, progress: Progress, threads?: number): Promise<Captioner> {

@@ -1,4 +1,4 @@
-// What an engine takes and gives. The npm package declares these types: this file imports nothing.
+// What an engine takes and gives. pack.mjs copies this file as it is: it contains types only and imports nothing.
 
 /** Rows of grid cells, top to bottom. */
 export type Grid = number[][];
