@@ -57,6 +57,22 @@ def test_words_are_compared_by_their_stems_without_accents_or_case(table: Path) 
     assert set(found("run", table)) == {"beach.jpg", "grass.jpg"}
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("man", "men"), ("woman", "women"), ("child", "children"), ("person", "people"), ("dog", "dogs"),
+        ("running", "run"), ("bus", "buses"), ("knife", "knives"), ("sky", "skies"), ("puppy", "puppies"),
+    ],
+)  # fmt: skip
+def test_a_word_finds_its_other_forms(tmp_path: Path, one: str, other: str) -> None:
+    for asked, written in ((one, other), (other, one)):
+        path = tmp_path / "captions.csv"
+        path.write_text(f"source,caption\nin.jpg,the tall {written} in snow\nout.jpg,a ski and the manager\n")
+        assert found(asked, path) == ["in.jpg"]
+        assert found(f'"tall {asked}"', path) == ["in.jpg"]
+        assert found(f'"snow {asked}"', path) == []
+
+
 def test_words_in_quotes_follow_each_other(table: Path) -> None:
     assert found('"the beach"', table) == ["beach.jpg", "boy.jpg"]
     assert found('"beach the"', table) == []

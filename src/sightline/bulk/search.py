@@ -1,6 +1,7 @@
 """Finding photos by their captions: SQLite's full-text index (FTS5) over a table of captions, ranked by BM25.
 
-Words are compared by their stems (Porter 1980), so that "running dogs" finds "a dog runs".
+Words are compared by METEOR's stems, and irregular plurals by their singular, so that "running dogs" finds "a dog runs"
+and "man" finds "two men".
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from sightline.data.folder import CAPTION, IMAGE
 from sightline.data.shards import list_shard
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
+from sightline.evaluation.metrics.snowball import stem
 from sightline.io.files import cache_folder, counted, local_path, printable
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 from sightline.types import UNSURE, Caption
 
 log = logging.getLogger("sightline.bulk")
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-TOKENIZER = "porter unicode61 remove_diacritics 2"
+TOKENIZER = "unicode61 remove_diacritics 2"
 # Words that nearly every caption has; they are searched for only where a query has no other.
 # fmt: off
 STOP_WORDS = frozenset({
@@ -37,6 +39,15 @@ STOP_WORDS = frozenset({
     "it", "its", "of", "on", "onto", "or", "over", "some", "that", "the", "their", "there", "this", "through", "to",
     "while", "who", "with",
 })
+# Plurals that their stem does not show.
+IRREGULAR_PLURALS = {
+    "men": "man", "women": "woman", "children": "child", "people": "person", "feet": "foot", "teeth": "tooth",
+    "geese": "goose", "mice": "mouse", "oxen": "ox", "buses": "bus", "tvs": "tv", "leaves": "leaf", "halves": "half",
+    "knives": "knife", "shelves": "shelf", "bookshelves": "bookshelf", "scarves": "scarf", "calves": "calf",
+    "wolves": "wolf", "loaves": "loaf", "hooves": "hoof", "wives": "wife", "policemen": "policeman",
+    "firemen": "fireman", "fishermen": "fisherman", "gentlemen": "gentleman", "groomsmen": "groomsman",
+    "snowmen": "snowman", "grandchildren": "grandchild",
+}
 # fmt: on
 STYLE = """
 .found { padding-bottom: 4rem; }
@@ -61,15 +72,15 @@ class FoundCaption:
 def search(query: str, table: str | Path, limit: int = 20) -> list[FoundCaption]:
     """The photos of a table whose captions match best, best first; each photo once.
 
-    A caption matches if it has any of the query's words; words in double quotes must follow each other. ``table`` is a
-    file of captions, or the folder of a bulk job.
+    A caption matches if it has any of the query's words, in any form; words in double quotes must follow each other.
+    ``table`` is a file of captions, or the folder of a bulk job.
     """
     wanted = match_expression(query)
     rows: list[FoundCaption] = []
     index = _index()
     for row in read_captions(Path(table)):
         rows.append(row)
-        index.execute("INSERT INTO captions VALUES (?)", [to_unicode(row.text)])
+        index.execute("INSERT INTO captions VALUES (?)", [stems(row.text)])
     if not rows:
         raise DataError(f"{printable(table)} holds no caption: name a table with columns such as source and caption")
     found: dict[str, FoundCaption] = {}
@@ -87,11 +98,17 @@ def match_expression(query: str) -> str:
     """A query as an FTS5 expression: each word is quoted, so that nothing in it is an operator."""
     text = query.encode("utf-8", "ignore").decode()
     pieces = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([\w\'’-]+)', text)]
-    phrases = [words for piece in pieces if (words := " ".join(re.findall(r"[^\W_]+", piece)))]
+    phrases = [piece for piece in pieces if stems(piece)]
     if not phrases:
         raise ConfigError(f"the query {query!r} has no word to search for: write a few, such as dog beach")
     chosen = [phrase for phrase in phrases if phrase.lower() not in STOP_WORDS] or phrases
-    return " OR ".join(f'"{phrase}"' for phrase in chosen)
+    return " OR ".join(f'"{stems(phrase)}"' for phrase in chosen)
+
+
+def stems(text: str) -> str:
+    """The words of a caption or a query as they are compared, with spaces between them."""
+    words = re.findall(r"[^\W_]+", text.lower())
+    return " ".join(stem(IRREGULAR_PLURALS.get(word, word)) for word in words)
 
 
 def _index() -> sqlite3.Connection:
