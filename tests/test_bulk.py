@@ -16,9 +16,10 @@ from commands import Command
 from layouts import draw_all
 
 from sightline.bulk.engine import BulkEngine
-from sightline.bulk.inputs import JobPart, find_inputs, import_parquet, input_roots, list_inputs, read_parts
+from sightline.bulk.inputs import JobPart, find_inputs, input_roots, list_inputs, read_parts
 from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
 from sightline.bulk.job_folder import BulkOutput
+from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
 from sightline.io.images import Preprocess, open_image

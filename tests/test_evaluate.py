@@ -112,6 +112,48 @@ def test_results_are_scored_against_a_split_or_an_annotations_file(
     assert "|annotations|images:2|" in by_file.signature
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "folder"])
+def test_a_table_that_bulk_wrote_is_scored(
+    command: Command, tiny_model: Path, tiny_flickr8k_kept: Path, tmp_path: Path, form: str
+):
+    """It covers the photos of all splits; those of the others are left out."""
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    output = f"{tmp_path}/captions" + ("/" if form == "folder" else f".{form}")
+    how = ["--output-format", "jsonl"] if form == "folder" else []
+    outcome = command(
+        "bulk", tiny_flickr8k_kept, "-o", output, "--model", tiny_model, "--workers", 0, "--candidates", 2, *how
+    )
+    assert outcome.code == 0, outcome.err
+    expected = evaluate(tiny_model, tiny_flickr8k_kept, "test", metrics=QUICK, candidates=2)
+    scored = score_results(output, tiny_flickr8k_kept, "test", QUICK)
+    assert scored.captions == expected.captions
+    assert scored.scores == expected.scores
+    line = command("score", output, "--references", tiny_flickr8k_kept, "--metrics", "bleu")
+    assert (line.code, line.complaints) == (
+        0,
+        [f"10 photos of {output.rstrip('/')} have no references and are left out"],
+    )
+
+
+def test_the_photos_of_a_table_are_found_by_number_and_never_two_for_one(tmp_path: Path):
+    rows = [{"image_id": 391895, "id": 1, "caption": "a man on a bike"}]
+    (tmp_path / "annotations.json").write_text(json.dumps({"annotations": rows}))
+    table = tmp_path / "captions.csv"
+    table.write_text("source,caption\nval/COCO_val2014_000000391895.jpg,a man on a bike\n")
+    assert score_results(table, tmp_path / "annotations.json", metrics=["bleu"]).scores["bleu_4"] == pytest.approx(1)
+    table.write_text("source,caption\na/000000391895.jpg,a man\nb/000000391895.jpg,a bike\n")
+    with pytest.raises(DataError, match=r"two photos, a/000000391895.jpg and b/000000391895.jpg, for the reference"):
+        score_results(table, tmp_path / "annotations.json", metrics=["bleu"])
+
+
+@pytest.mark.parametrize("name", ["captions.json", "captions.txt"])
+def test_what_holds_no_captions_is_told_every_form(tmp_path: Path, tiny_flickr8k_kept: Path, name: str):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(DataError, match=r"JSON list of .*image_id.*\.csv, \.tsv, \.json, \.jsonl, \.parquet"):
+        score_results(tmp_path / name, tiny_flickr8k_kept, metrics=["bleu"])
+
+
 def test_results_must_name_exactly_the_images(perfect: dict[str, str], tiny_flickr8k_kept: Path):
     first = next(iter(perfect))
     with pytest.raises(DataError, match="lack 1 of 2 images"):

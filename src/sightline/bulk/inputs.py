@@ -6,7 +6,6 @@ memory than one of a thousand. Photos are grouped in order; each shard is one pa
 
 from __future__ import annotations
 
-import codecs
 import csv
 import glob
 import hashlib
@@ -19,16 +18,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from sightline.data.reading import read_json
 from sightline.data.shards import SHARD_SUFFIX
-from sightline.errors import ConfigError, DataError, MissingExtraError, install_command
+from sightline.data.tables import SOURCE, import_parquet, text_encoding
+from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
 from sightline.types import Caption, Failure, text_of_cell
 
 MOST_NAMES = 10_000_000  # of a pattern with ranges in braces
 INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
-COLUMNS = ("source", "image", "path", "file", "filename", "file_name")  # of a list that is a table
 
 
 @dataclass(frozen=True)
@@ -275,13 +273,6 @@ def read_names(path: Path) -> Iterator[str | Failure]:
             yield from (name for line in file if (name := line.rstrip("\r\n")))
 
 
-def text_encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell writes it."""
-    with path.open("rb") as file:
-        start = file.read(2)
-    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-
-
 def _names_in_parquet(path: Path) -> Iterator[str]:
     table = import_parquet().ParquetFile(path)
     column = _column(table.schema_arrow.names, path)
@@ -320,10 +311,10 @@ def _bad_line(path: Path, number: int, reason: str) -> Failure:
 
 
 def _column(names: Sequence[str], path: Path) -> str:
-    for column in COLUMNS:
+    for column in SOURCE:
         if column in names:
             return column
-    raise DataError(f"{printable(path)} has none of the columns {', '.join(COLUMNS)}: name the photos in one of them")
+    raise DataError(f"{printable(path)} has none of the columns {', '.join(SOURCE)}: name the photos in one of them")
 
 
 def _name_in(line: str, number: int, path: Path) -> str | Failure:
@@ -331,7 +322,7 @@ def _name_in(line: str, number: int, path: Path) -> str | Failure:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         return _bad_line(path, number, f"is not JSON ({type(error).__name__}): correct it")
-    if isinstance(value, dict) and (column := next((name for name in COLUMNS if name in value), "")):
+    if isinstance(value, dict) and (column := next((name for name in SOURCE if name in value), "")):
         value = value[column]
     if isinstance(value, str):
         return value
@@ -339,43 +330,3 @@ def _name_in(line: str, number: int, path: Path) -> str | Failure:
     if number == 1:  # probably none has one
         raise DataError(f"{printable(path)} line 1 {reason}")
     return _bad_line(path, number, reason)
-
-
-def read_rows(table: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table, by the names of its columns."""
-    kind = table.suffix.lower()
-    try:
-        if kind == ".parquet":
-            for batch in import_parquet().ParquetFile(table).iter_batches():
-                yield from batch.to_pylist()
-        elif kind == ".json":
-            rows = read_json(table)
-            yield from _objects(rows if isinstance(rows, list) else [])
-        else:
-            with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
-                yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
-    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
-        raise DataError(f"{printable(table)} cannot be read: {error}") from None
-
-
-def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader(lines, delimiter=delimiter):
-        yield {name: text_of_cell(value) for name, value in row.items() if isinstance(value, str)}
-
-
-def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    return _objects(json.loads(line) for line in lines if line.strip())
-
-
-def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    return (value for value in values if isinstance(value, dict))
-
-
-def import_parquet() -> Any:
-    """``pyarrow.parquet``, or one line that says how to install it."""
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        reason = f"Parquet needs pyarrow: {install_command('bulk')}, or write .jsonl or .csv instead"
-        raise MissingExtraError(reason) from None
-    return pyarrow.parquet

@@ -30,18 +30,17 @@ from sightline.bulk.inputs import (
     FinishedPart,
     JobPart,
     Listing,
-    import_parquet,
     input_roots,
     list_inputs,
     name_digest,
     read_list,
     read_names,
     read_parts,
-    read_rows,
     write_list,
 )
 from sightline.bulk.outputs import check_columns, merge, to_unicode, write_captions, write_failures
 from sightline.data.shards import SHARD_SUFFIX
+from sightline.data.tables import import_parquet, read_rows
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import (
     SkippedFiles,

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sightline.bulk.inputs import FinishedPart, JobPart, import_parquet
+from sightline.bulk.inputs import FinishedPart, JobPart
 from sightline.data.shards import group_samples, is_hidden, key_and_suffix, members, unused
+from sightline.data.tables import import_parquet
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import (
     atomic_path,

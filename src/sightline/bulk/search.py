@@ -16,12 +16,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sightline.bulk.inputs import COLUMNS, read_rows
 from sightline.bulk.job_folder import BulkOutput, absolute
 from sightline.bulk.outputs import to_unicode
 from sightline.bulk.watch import watch
-from sightline.data.folder import CAPTION, IMAGE
+from sightline.data import tables
 from sightline.data.shards import list_shard
+from sightline.data.tables import TABLES
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics.snowball import stem
@@ -30,7 +30,6 @@ from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 from sightline.types import UNSURE, Caption
 
 log = logging.getLogger("sightline.bulk")
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 TOKENIZER = "unicode61 remove_diacritics 2"
 # Words that nearly every caption has; they are searched for only where a query has no other.
 # fmt: off
@@ -151,31 +150,8 @@ def find_table(source: str) -> Path | None:
 
 def read_captions(table: Path) -> Iterator[FoundCaption]:
     """The captions of a table, or of all parts of a bulk job's folder; rows without a caption are left out."""
-    if table.is_dir():
-        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES)
-        if not parts:
-            raise DataError(f"{printable(table)} holds no table of captions: search a Parquet, JSONL or CSV job")
-        for part in parts:
-            yield from read_captions(part)
-        return
-    columns: tuple[str, str] | None = None
-    for row in read_rows(table):
-        columns = columns or _columns(row, table)
-        source, texts = row.get(columns[0]), row.get(columns[1])
-        for text in texts if isinstance(texts, list) else [texts]:
-            if isinstance(source, str) and isinstance(text, str) and text.strip():
-                yield FoundCaption(source, text, row.get(UNSURE) in (True, "true"))
-
-
-def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
-    """The names of the columns of photos and of captions, by the first row."""
-    source = next((name for name in (*COLUMNS, *IMAGE) if name in row), "")
-    caption = next((name for name in CAPTION if name in row), "")
-    if not (source and caption):
-        raise DataError(
-            f"{printable(table)} has no columns of photos and captions: name them source and caption, in the first row"
-        )
-    return source, caption
+    for source, text, row in tables.read_captions(table):
+        yield FoundCaption(source, text, row.get(UNSURE) in (True, "true"))
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.bulk.engine import BulkEngine, BulkListener
-from sightline.bulk.inputs import FinishedPart, JobPart, Listing, import_parquet
+from sightline.bulk.inputs import FinishedPart, JobPart, Listing
 from sightline.bulk.job import (
     BulkOptions,
     BulkSummary,
@@ -33,6 +33,7 @@ from sightline.bulk.outputs import (
     write_captions,
     write_failures,
 )
+from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, keep_backup, printable, walk_files

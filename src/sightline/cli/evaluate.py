@@ -138,7 +138,12 @@ def evaluate(
 
 
 def score(
-    results: Annotated[Path, typer.Argument(help='A JSON list of {"image_id": …, "caption": …}.')],
+    results: Annotated[
+        Path,
+        typer.Argument(
+            help='A JSON list of {"image_id": …, "caption": …}, or a table that bulk wrote (.csv, .jsonl, .parquet).'
+        ),
+    ],
     references: Annotated[
         str, typer.Option("--references", help="A dataset's folder, or a COCO annotations file (.json).")
     ],

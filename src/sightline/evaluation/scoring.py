@@ -31,12 +31,14 @@ from sightline.data import (
     write_results,
 )
 from sightline.data.dataset import SPLIT_NAMES
+from sightline.data.reading import read_json
+from sightline.data.tables import TABLES, captions_of_examples
 from sightline.decoding import DecodingOptions
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build, prepare
 from sightline.evaluation.metrics.chair import Chair, check_categories
 from sightline.evaluation.metrics.metric import Metric, diversity, interval
-from sightline.io.files import FileSlice, printable, write_atomically
+from sightline.io.files import FileSlice, counted, printable, write_atomically
 from sightline.io.progress import track
 from sightline.types import Failure
 
@@ -220,13 +222,33 @@ def score_results(
     resamples: int = RESAMPLES,
     format: str = "auto",
 ) -> Evaluation:
-    """Score anyone's captions in COCO's results format against a dataset's split or a COCO annotations file."""
-    captions = results if isinstance(results, Mapping) else read_results(results)
+    """Score anyone's captions against a dataset's split or a COCO annotations file.
+
+    ``results`` are captions by image name, a file in COCO's results format, or a table such as `sightline bulk` writes:
+    of a table, photos without references are left out.
+    """
     scorers = build(metrics)
     name, examples = reference_examples(references, split, format, objects)
+    captions = results if isinstance(results, Mapping) else _read_captions(Path(results), examples)
     where = [name, f"images:{len(examples)}"]
     chair = wants_chair([example.objects for example in examples], metrics)
     return _score(captions, examples, where, ["captions:given"], scorers, chair, resamples)
+
+
+def _read_captions(path: Path, examples: Sequence[Example]) -> dict[str, str]:
+    """Captions by example name, from a results file, a table, or a bulk job's folder."""
+    content = read_json(path) if path.suffix.lower() == ".json" else None
+    if not (path.is_dir() or path.suffix.lower() in TABLES) or not isinstance(content, list | None):
+        raise DataError(
+            f'{printable(path)} holds no captions to score: give a JSON list of {{"image_id": …, "caption": …}}, or a '
+            f"table ({', '.join(TABLES)}) with the columns source and caption, as `sightline bulk` writes it"
+        )
+    if content is not None and not (content and isinstance(content[0], dict) and "source" in content[0]):
+        return read_results(path)
+    captions, others = captions_of_examples(path, examples)
+    if captions and others:
+        _log.info("%s of %s have no references and are left out", counted(others, "photo"), printable(path))
+    return captions
 
 
 def reference_examples(

@@ -1,0 +1,135 @@
+"""Tables of captions: rows of CSV, TSV, JSON, JSONL and Parquet files, and which photo of a dataset each one is of."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from sightline.data.dataset import Example
+from sightline.data.folder import CAPTION, IMAGE
+from sightline.data.reading import read_json
+from sightline.errors import DataError, MissingExtraError, install_command
+from sightline.io.files import printable
+from sightline.types import text_of_cell
+
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+SOURCE = ("source", "image", "path", "file", "filename", "file_name")  # columns of photos, in order of preference
+
+
+def read_captions(table: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A photo's name, its caption and the whole row, for every caption of a table; rows without one are left out.
+
+    The folder of a bulk job is read as the table of all its parts.
+    """
+    if table.is_dir():
+        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES)
+        if not parts:
+            raise DataError(f"{printable(table)} holds no table of captions: name a Parquet, JSONL or CSV job")
+        for part in parts:
+            yield from read_captions(part)
+        return
+    columns: tuple[str, str] | None = None
+    for row in read_rows(table):
+        columns = columns or _columns(row, table)
+        source, texts = row.get(columns[0]), row.get(columns[1])
+        for text in texts if isinstance(texts, list) else [texts]:
+            if isinstance(source, str) and isinstance(text, str) and text.strip():
+                yield source, text, row
+
+
+def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
+    """The names of the columns of photos and of captions, by the first row."""
+    source = next((name for name in (*SOURCE, *IMAGE) if name in row), "")
+    caption = next((name for name in CAPTION if name in row), "")
+    if not (source and caption):
+        raise DataError(
+            f"{printable(table)} has no columns of photos and captions: name them source and caption, in the first row"
+        )
+    return source, caption
+
+
+def captions_of_examples(table: Path, examples: Sequence[Example]) -> tuple[dict[str, str], int]:
+    """Captions by example name, the first of each photo, and how many photos of the table are none of the examples.
+
+    A photo is found by its name or path, else by its file name, else by the number that ends it, as in COCO.
+    """
+    exact = {key: example.name for example in examples for key in (example.name, str(example.image))}
+    by_file: dict[str, str | None] = {}
+    for example in examples:
+        for file in {PurePath(example.name).name, PurePath(str(example.image)).name}:
+            by_file[file] = None if file in by_file else example.name  # None: two photos are called so
+    captions: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    others = set[str]()
+    for source, text, _ in read_captions(table):
+        file = PurePath(source.rpartition("::")[2]).name
+        number = re.search(r"\d+$", PurePath(file).stem)
+        name = (
+            exact.get(source)
+            or exact.get(os.path.abspath(source))  # noqa: PTH100
+            or by_file.get(file)
+            or (exact.get(str(int(number[0]))) if number else None)
+        )
+        if name is None:
+            others.add(source)
+        elif taken.setdefault(name, source) != source:
+            raise DataError(
+                f"{printable(table)} has two photos, {printable(taken[name])} and {printable(source)}, for the "
+                f"reference {printable(name)}: keep one of them"
+            )
+        else:
+            captions.setdefault(name, text)
+    return captions, len(others)
+
+
+def read_rows(table: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table, by the names of its columns."""
+    kind = table.suffix.lower()
+    try:
+        if kind == ".parquet":
+            for batch in import_parquet().ParquetFile(table).iter_batches():
+                yield from batch.to_pylist()
+        elif kind == ".json":
+            rows = read_json(table)
+            yield from _objects(rows if isinstance(rows, list) else [])
+        else:
+            with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
+                yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
+    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
+        raise DataError(f"{printable(table)} cannot be read: {error}") from None
+
+
+def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, Any]]:
+    for row in csv.DictReader(lines, delimiter=delimiter):
+        yield {name: text_of_cell(value) for name, value in row.items() if isinstance(value, str)}
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return _objects(json.loads(line) for line in lines if line.strip())
+
+
+def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    return (value for value in values if isinstance(value, dict))
+
+
+def import_parquet() -> Any:
+    """``pyarrow.parquet``, or one line that says how to install it."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        reason = f"Parquet needs pyarrow: {install_command('bulk')}, or write .jsonl or .csv instead"
+        raise MissingExtraError(reason) from None
+    return pyarrow.parquet
+
+
+def text_encoding(path: Path) -> str:
+    """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell writes it."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
