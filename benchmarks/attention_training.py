@@ -34,7 +34,7 @@ class TutorialLoop(nn.Module):
     def __init__(self, vocabulary: int):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, SIZE)
-        self.place, self.query, self.energy = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 1)
+        self.key, self.query, self.energy = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 1)
         self.first_hidden, self.first_cell = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
         self.gate = nn.Linear(SIZE, SIZE)
         self.cell = nn.LSTMCell(2 * SIZE, SIZE)
@@ -48,7 +48,7 @@ class TutorialLoop(nn.Module):
         logits = grid.new_zeros(*tokens.shape, self.output.out_features)
         attention = grid.new_zeros(*tokens.shape, grid.shape[1])
         for t in range(tokens.shape[1]):
-            energy = self.energy(torch.tanh(self.place(grid) + self.query(hidden)[:, None])).squeeze(2)
+            energy = self.energy(torch.tanh(self.key(grid) + self.query(hidden)[:, None])).squeeze(2)
             weights = energy.softmax(1)
             context = torch.sigmoid(self.gate(hidden)) * (grid * weights[:, :, None]).sum(1)
             hidden, cell = self.cell(torch.cat([words[:, t], context], 1), (hidden, cell))
@@ -68,7 +68,7 @@ class OurLoop(AttentionLSTM):
         assert self.gate is not None
         for token in tokens.unbind(1):
             word = self.embedding(token)
-            energy = self.energy(torch.tanh(self.place(annotations) + self.query(hidden)[:, None])).squeeze(2)
+            energy = self.energy(torch.tanh(self.key(annotations) + self.query(hidden)[:, None])).squeeze(2)
             weights = energy.softmax(1)
             context = torch.sigmoid(self.gate(hidden)) * (annotations * weights[:, :, None]).sum(1)
             gates = self.from_word(self.dropout(word)) + self.from_state(torch.cat([context, hidden], 1))
