@@ -2,8 +2,8 @@
 
     python benchmarks/cached_decoding.py
 
-A transformer of width 256 with 3 blocks over 257 vectors of 384 numbers (DINOv2's grid cells and class token), 16 photos
-with 5 beams each, 20 words. Both sides compute the same logits, which is checked; the search itself is not part of it.
+A transformer of width 256 with 3 blocks over 257 vectors of 384 numbers (DINOv2's grid cells and class token), 16
+photos with 5 beams each, 20 words. Both sides compute the same logits, which is checked; the search is not part of it.
 """
 
 from __future__ import annotations
