@@ -1,18 +1,18 @@
-"""What an epoch costs as a dataset grows, and what a mixture costs: seconds per caption and memory.
+"""What an epoch costs as a dataset grows, and what a mixture costs: processor time per caption and memory.
 
-    python benchmarks/mixture_training.py [--photos 5000 10000 20000 40000] [--steps 60]
+    python benchmarks/mixture_training.py [--photos 5000 10000 20000 40000] [--steps 60] [--plot mixture.png]
 
 Photos are random features of CLIP's size (7x7 cells of 768 numbers in half precision, memory-mapped), captions are
 random words, the decoder is that of the recipe clip-coco. One source has five captions a photo. The mixture has five
-for half of its photos and one for the others. Timed are ``--steps`` batches, spread over an epoch; an epoch's cost is
-their mean times its number of batches.
+for half of its photos and one for the others. Timed are ``--steps`` batches of each, in turn, spread over an epoch; an
+epoch's cost is their mean times its number of batches.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -47,57 +47,104 @@ def captions(count: int, rng: random.Random) -> list[list[int]]:
     return [[1, *(rng.randrange(4, VOCABULARY) for _ in range(rng.randint(7, 13))), 2] for _ in range(count)]
 
 
-def measure(features: Features, counts: list[int], steps: int) -> tuple[float, int]:
-    """Seconds per caption, and the captions of an epoch."""
-    rng = random.Random(0)
-    recipe = load_recipe("clip-coco")
-    loader = CaptionLoader(
-        [captions(count, rng) for count in counts],
-        features,
-        batch_size=recipe.training.batch_size,
-        choice="random",
-        per_photo=recipe.data.captions_per_photo,
-    )
-    options = recipe.decoder.options()
-    embedding = build_embedding(
-        words=[str(i) for i in range(VOCABULARY)], width=options["width"], **recipe.embedding.model_dump()
-    )
-    decoder = build_decoder(
-        "transformer", features=DIMENSION, vocabulary=VOCABULARY, max_length=22, embedding=embedding, **options
-    )
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=1e-4, fused=True)
-    every = max(1, len(loader) // steps)
-    seconds, done = 0.0, 0
-    plan = loader._plan(0)
-    for number in range(0, len(plan), every):
-        began = time.perf_counter()
-        batch = loader.build(0, number, plan[number])
+class Run:
+    """A training run on photos with these numbers of captions, one batch at a time."""
+
+    def __init__(self, features: Features, counts: list[int], steps: int):
+        rng = random.Random(0)
+        recipe = load_recipe("clip-coco")
+        self.loader = CaptionLoader(
+            [captions(count, rng) for count in counts],
+            features,
+            batch_size=recipe.training.batch_size,
+            choice="random",
+            per_photo=recipe.data.captions_per_photo,
+        )
+        options = recipe.decoder.options()
+        embedding = build_embedding(
+            words=[str(i) for i in range(VOCABULARY)], width=options["width"], **recipe.embedding.model_dump()
+        )
+        self.decoder = build_decoder(
+            "transformer", features=DIMENSION, vocabulary=VOCABULARY, max_length=22, embedding=embedding, **options
+        )
+        self.optimizer = torch.optim.AdamW(self.decoder.parameters(), lr=1e-4, fused=True)
+        self.plan = self.loader._plan(0)
+        self.todo = list(range(0, len(self.plan), max(1, len(self.plan) // steps)))[:steps]
+        self.captions = sum(len(picks) for own in self.plan for _, picks in own)
+        self.seconds, self.done = 0.0, 0
+
+    def step(self, number: int) -> None:
+        began = time.process_time()
+        batch = self.loader.build(0, number, self.plan[number])
         with torch.autocast("cpu", torch.bfloat16):
-            output = decoder(batch.photos, batch.tokens[:, :-1])
+            output = self.decoder(batch.photos, batch.tokens[:, :-1])
         loss, _, _ = token_losses(output, batch.tokens, 0, 0.1)
         (loss.sum() / batch.token_count).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        seconds += time.perf_counter() - began
-        done += int(batch.caption_count)
-    return seconds / done, sum(len(picks) for own in plan for _, picks in own)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.seconds += time.process_time() - began
+        self.done += int(batch.caption_count)
+
+    @property
+    def caption_ms(self) -> float:
+        return 1000 * self.seconds / self.done
+
+    @property
+    def epoch_minutes(self) -> float:
+        return self.seconds / self.done * self.captions / 60
+
+
+def plot(rows: list[dict[str, float]], path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (cost, memory) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for run, label in (("one source", "five captions a photo"), ("mixture", "mixture of five and one")):
+        cost.plot([row["captions"] for row in rows], [row[run] for row in rows], "o-", label=label)
+    cost.set(xlabel="captions in an epoch", ylabel="processor minutes an epoch", xlim=0, ylim=0)
+    cost.legend()
+    memory.plot([row["photos"] for row in rows], [row["memory"] for row in rows], "o-")
+    memory.set(xlabel="photos", ylabel="private memory, MB", xlim=0, ylim=0)
+    figure.savefig(path, dpi=130)
+
+
+def private_memory() -> float:
+    """Megabytes of the process without the pages of memory-mapped features, which the system can drop at any time."""
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return int(fields["RssAnon"].split()[0]) / 1024
 
 
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--photos", type=int, nargs="+", default=[5000, 10000, 20000, 40000])
     reader.add_argument("--steps", type=int, default=60)
+    reader.add_argument("--plot", metavar="FILE.png")
     given = reader.parse_args()
+    rows = []
     for photos in given.photos:
         with tempfile.TemporaryDirectory() as folder:
             features = Features(Path(folder), photos)
-            one, of_one = measure(features, [5] * photos, given.steps)
-            mixed, of_mixed = measure(features, [5, 1] * (photos // 2), given.steps)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            before = private_memory()
+            one = Run(features, [5] * photos, given.steps)
+            mixed = Run(features, [5, 1] * (photos // 2), given.steps)
+            for own, other in zip(one.todo, mixed.todo):
+                one.step(own)
+                mixed.step(other)
+        row = {"photos": photos, "captions": one.captions, "memory": private_memory()}
+        row |= {"one source": one.epoch_minutes, "mixture": mixed.epoch_minutes}
+        rows.append(row)
         print(
-            f"{photos:,} photos: one source {1000 * one:.1f} ms a caption, an epoch {one * of_one / 60:.1f} minutes; "
-            f"mixture {1000 * mixed:.1f} ms, {mixed * of_mixed / 60:.1f} minutes; peak memory {memory:.0f} MB"
+            f"{photos:,} photos: one source {one.caption_ms:.2f} ms a caption, an epoch {one.epoch_minutes:.1f} minutes; "
+            f"mixture {mixed.caption_ms:.2f} ms, {mixed.epoch_minutes:.1f} minutes; memory {row['memory']:.0f} MB "
+            f"({before:.0f} before)",
+            flush=True,
         )
+        del one, mixed, features
+        gc.collect()
+    if given.plot:
+        plot(rows, given.plot)
 
 
 if __name__ == "__main__":

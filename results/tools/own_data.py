@@ -1,6 +1,6 @@
 """What 500 photos of one's own bring: a model trained without water learns it, and one that knows dogs improves.
 
-    python results/tools/own_data.py --data flickr8k/ --weights tiny_vit_5m.safetensors --runs FOLDER
+    python results/tools/own_data.py --data flickr8k/ --weights dinov2_vits14.safetensors --runs FOLDER
 
 Water is held back: a model is trained on the photos of which no caption mentions it, then fine-tuned on 500 that are
 full of it, or given a datastore of them, and scored once on the test photos of water. Dogs are known to the default
@@ -68,7 +68,7 @@ class Bench:
         self.encoder.set_trainable("frozen")
 
     def encoded(self, examples: Sequence[Example], batch: int = 50) -> list[EncodedBatch]:
-        cache = FeatureCache(self.encoder, examples).fill()
+        cache = FeatureCache(self.encoder, examples, precision="bfloat16").fill()
         starts = range(0, len(examples), batch)
         rows = [range(start, min(start + batch, len(examples))) for start in starts]
         return [([examples[row] for row in own], [cache.features(own)]) for own in rows]
@@ -144,7 +144,7 @@ def _gains(captions: dict[str, dict[str, str]], examples: Sequence[Example]) -> 
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("--data", required=True, help="Flickr8k")
-    reader.add_argument("--weights", required=True, help="TinyViT-5M's, a .safetensors file")
+    reader.add_argument("--weights", required=True, help="DINOv2 ViT-S/14's, a .safetensors file")
     reader.add_argument("--runs", type=Path, required=True, help="where the runs are kept")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where own_data.json goes")
     given = reader.parse_args(arguments)
@@ -203,7 +203,7 @@ def water(flickr8k: Dataset, runs: Path, weights: str) -> dict[str, Any]:
     if not (base / "finished").is_file():
         data = Dataset("flickr8k", flickr8k.root, dry, flickr8k.report)
         resume = (base / "state.safetensors").is_file()
-        train(load_recipe("tinyvit-transformer", [f"encoder.weights={weights}", *BASE]), data, base, resume)
+        train(load_recipe("dinov2-coco", [f"encoder.weights={weights}", *BASE]), data, base, resume)
         (base / "finished").touch()
     bench = Bench(base)
     start = [f"training.init={base}", f"encoder.weights={weights}"]
