@@ -11,10 +11,10 @@ epoch's cost is their mean times its number of batches.
 from __future__ import annotations
 
 import argparse
-import gc
 import random
 import tempfile
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +101,8 @@ def plot(rows: list[dict[str, float]], path: str) -> None:
     from matplotlib import pyplot
 
     figure, (cost, memory) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
-    for run, label in (("one source", "five captions a photo"), ("mixture", "mixture of five and one")):
-        cost.plot([row["captions"] for row in rows], [row[run] for row in rows], "o-", label=label)
+    for captions, run in (("captions", "one source"), ("mixed captions", "mixture")):
+        cost.plot([row[captions] for row in rows], [row[run] for row in rows], "o-", label=run)
     cost.set(xlabel="captions in an epoch", ylabel="processor minutes an epoch", xlim=0, ylim=0)
     cost.legend()
     memory.plot([row["photos"] for row in rows], [row["memory"] for row in rows], "o-")
@@ -116,33 +116,35 @@ def private_memory() -> float:
     return int(fields["RssAnon"].split()[0]) / 1024
 
 
+def measure(photos: int, steps: int) -> dict[str, float]:
+    """One size, in a process of its own: memory that an earlier size used would count as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        features = Features(Path(folder), photos)
+        one = Run(features, [5] * photos, steps)
+        mixed = Run(features, [5, 1] * (photos // 2), steps)
+        for own, other in zip(one.todo, mixed.todo):
+            one.step(own)
+            mixed.step(other)
+    memory = private_memory()
+    print(
+        f"{photos:,} photos: one source {one.caption_ms:.2f} ms a caption, an epoch {one.epoch_minutes:.1f} minutes; "
+        f"mixture {mixed.caption_ms:.2f} ms, {mixed.epoch_minutes:.1f} minutes; memory {memory:.0f} MB",
+        flush=True,
+    )
+    return {
+        "photos": photos, "memory": memory, "captions": one.captions, "one source": one.epoch_minutes,
+        "mixed captions": mixed.captions, "mixture": mixed.epoch_minutes,
+    }  # fmt: skip
+
+
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--photos", type=int, nargs="+", default=[5000, 10000, 20000, 40000])
     reader.add_argument("--steps", type=int, default=60)
     reader.add_argument("--plot", metavar="FILE.png")
     given = reader.parse_args()
-    rows = []
-    for photos in given.photos:
-        with tempfile.TemporaryDirectory() as folder:
-            features = Features(Path(folder), photos)
-            before = private_memory()
-            one = Run(features, [5] * photos, given.steps)
-            mixed = Run(features, [5, 1] * (photos // 2), given.steps)
-            for own, other in zip(one.todo, mixed.todo):
-                one.step(own)
-                mixed.step(other)
-        row = {"photos": photos, "captions": one.captions, "memory": private_memory()}
-        row |= {"one source": one.epoch_minutes, "mixture": mixed.epoch_minutes}
-        rows.append(row)
-        print(
-            f"{photos:,} photos: one source {one.caption_ms:.2f} ms a caption, an epoch {one.epoch_minutes:.1f} minutes; "
-            f"mixture {mixed.caption_ms:.2f} ms, {mixed.epoch_minutes:.1f} minutes; memory {row['memory']:.0f} MB "
-            f"({before:.0f} before)",
-            flush=True,
-        )
-        del one, mixed, features
-        gc.collect()
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        rows = [pool.apply(measure, (photos, given.steps)) for photos in given.photos]
     if given.plot:
         plot(rows, given.plot)
 

@@ -191,15 +191,23 @@ def stages_of(folder: Path, name: str | None = None) -> dict[str, Stage]:
     for run in earlier:
         if (run / "recipe.toml").is_file():
             found |= stages_of(run)
-    return found | {folder.absolute().name: stage_of(recipe, name or recipe_name(recipe, folder))}
+    return found | {
+        folder.absolute().name: stage_of(recipe, name or recipe_name(recipe, folder), recorded_data(folder))
+    }
 
 
-def stage_of(recipe: Recipe, name: str) -> Stage:
-    """The stage that gives exactly this recipe, without paths of this machine."""
+def recorded_data(folder: Path) -> tuple[str, ...]:
+    """The datasets a run says it was trained on; empty where it says none."""
+    path = folder / "run.json"
+    return tuple(read_json(path).get("data", ())) if path.is_file() else ()
+
+
+def stage_of(recipe: Recipe, name: str, data: tuple[str, ...] = ()) -> Stage:
+    """The stage that gives exactly this recipe, without paths of this machine; on its own data if none is given."""
     changes = _changes(recipe, name)
     if load_recipe(name, [f"{key}={override_text(value)}" for key, value in changes.items()]) != recipe:
         raise ConfigError(f"the run's settings cannot be written as overrides of {name}: give --stage")
-    data = tuple(Path(path).name for path in header(name, "--data"))
+    data = data or tuple(Path(path).name for path in header(name, "--data"))
     return Stage(recipe=name, data=data, set={key: _portable(key, value) for key, value in changes.items()})
 
 

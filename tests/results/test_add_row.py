@@ -164,6 +164,13 @@ def test_a_second_stage_counts_and_names_the_first(finished_run: Path, tmp_path:
     assert stages["second"].before() == ["tiny-words"]
 
 
+def test_a_stage_names_the_data_that_its_run_was_trained_on(finished_run: Path, tmp_path: Path) -> None:
+    folder = continued(finished_run, tmp_path / "runs" / "second")
+    assert "data" in json.loads((finished_run / "run.json").read_text())
+    (folder / "run.json").write_text('{"data": ["coco", "flickr8k"]}')
+    assert stages_of(folder)["second"].data == ("coco", "flickr8k")
+
+
 def test_a_curve_holds_every_epoch(finished_run: Path) -> None:
     curve = curve_of(finished_run)
     assert [epoch["epoch"] for epoch in curve["epochs"]] == [1, 2]

@@ -80,7 +80,7 @@ class Trainer:
             log_with=tracker,
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
-        self._check_output(resume)
+        self._check_output(dataset, resume)
         set_seed(self.settings.seed)
         self.parts = self._parts(dataset)
         self.model, self.tokenizer = self.parts.model, self.parts.tokenizer
@@ -379,13 +379,14 @@ class Trainer:
     def _state_path(self) -> Path:
         return self.output / "state.safetensors"
 
-    def _check_output(self, resume: bool) -> None:
+    def _check_output(self, dataset: Dataset, resume: bool) -> None:
         if self._state_path.exists() and not resume:
             raise ConfigError(
                 f"{self.output} already holds a run: continue it with --resume or choose another --output"
             )
         if self.accelerator.is_main_process:
-            write_atomically(self.output / "run.json", json.dumps({"recipe": self.recipe.to_dict()}, indent=2) + "\n")
+            about = {"data": dataset.name.split("+"), "recipe": self.recipe.to_dict()}
+            write_atomically(self.output / "run.json", json.dumps(about, indent=2) + "\n")
 
     def _parts(self, dataset: Dataset) -> Parts:
         """Process 0 builds first, and with it the feature cache; the others find it ready."""
