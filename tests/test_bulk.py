@@ -469,7 +469,9 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
     assert bulk(photos, output, tiny_model).photos == 13
     again = bulk(photos, output, tiny_model, batch_size=2)
     assert again == BulkSummary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
-    with pytest.raises(ConfigError, match="holds a finished job with another value of decoding: choose another output"):
+    with pytest.raises(
+        ConfigError, match=r"holds a finished job with --beam 2 \(now 1\): choose another output, or begin"
+    ):
         bulk(photos, output, tiny_model, decoding={"beam": 1})
     assert bulk(photos, output, tiny_model, decoding={"beam": 1}, overwrite=True).photos == 13
     (photos / BROKEN).unlink()
@@ -481,7 +483,7 @@ def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tm
     bulk(photos, tmp_path / "out", tiny_model, folder=True)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 0
-    with pytest.raises(ConfigError, match="finished job with another value of decoding"):
+    with pytest.raises(ConfigError, match=r"finished job with --beam 2 \(now 1\): "):
         bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1})
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")} == before
     assert bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1}, overwrite=True).photos == 13
@@ -543,9 +545,19 @@ def test_a_finished_table_is_not_replaced_by_another_job_unless_asked(
     options = ["-m", tiny_model, "--workers", 0, "-o", table]
     assert command("bulk", photos, *options).code == 0
     before = table.read_bytes()
-    for differs, arguments in (("inputs", [first, *options]), ("decoding", [photos, *options, "--beam", 1])):
+    for differs, arguments in (
+        (f"with the inputs {photos} (now {first})", [first, *options]),
+        ("with --beam 2 (now 1)", [photos, *options, "--beam", 1]),
+        ("with --set length_penalty=0.7 (now 0.5)", [photos, *options, "--set", "length_penalty=0.5"]),
+        ("without --sidecar (now with it)", [photos, *options, "--sidecar"]),
+        ("with --beam 2 (now 3), with --min-confidence 0.0 (now 0.4)",
+         [photos, *options, "--beam", 3, "--min-confidence", 0.4]),
+    ):  # fmt: skip
         refused = command("bulk", *arguments)
-        assert refused.code == 2 and f"holds a finished job with another value of {differs}" in refused.err
+        assert refused.code == 2
+        assert refused.complaints == [
+            f"error: {table} holds a finished job {differs}: choose another output, or begin again with --overwrite"
+        ]
         assert table.read_bytes() == before
     assert command("bulk", photos, *options).code == 0, "the same job again has nothing to do"
     assert command("bulk", first, *options, "--overwrite").code == 0

@@ -156,7 +156,7 @@ def test_an_unfinished_job_is_not_mixed_with_another(
     after(2, monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
         bulk(photos, output, tiny_model)
-    with pytest.raises(ConfigError, match=r"unfinished job with another value of part_size: .*--overwrite"):
+    with pytest.raises(ConfigError, match=rf"unfinished job with --part-size {PART} \(now {PART + 1}\): .*--overwrite"):
         bulk(photos, output, tiny_model, part_size=PART + 1)
     assert len(parts(output)) == 2
     assert bulk(photos, output, tiny_model, part_size=PART + 1, overwrite=True).photos == 5 * PART

@@ -99,7 +99,10 @@ def test_new_photos_are_added_and_every_row_stays(
     assert (record["finished"], record["photos"], record["failed"]) == (True, 15, 0)
 
 
-def test_photos_that_disappear_leave_their_rows(photos: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_photos_that_disappear_leave_their_rows(
+    photos: Path, tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="sightline")
     output = tmp_path / "out.csv"
     bulk(photos, output, tiny_model, "csv")
     before = output.read_bytes()
@@ -107,9 +110,13 @@ def test_photos_that_disappear_leave_their_rows(photos: Path, tiny_model: Path, 
         (photos / name).unlink()
     summary = bulk(photos, output, tiny_model, "csv")
     assert (summary.photos, summary.failed, summary.errors) == (0, 0, None)
+    assert "1 row's photo is gone; the row is kept" in caplog.messages, "the other never had a row"
     assert output.read_bytes() == before
     assert not (tmp_path / "out.errors.csv").exists()
     assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.csv", "out.csv.job.json"]
+    (photos / "0003.jpg").unlink()
+    bulk(photos, output, tiny_model, "csv")
+    assert "2 rows' photos are gone; the rows are kept" in caplog.messages
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])

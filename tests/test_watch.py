@@ -167,13 +167,58 @@ def test_a_finished_bulk_job_grows_and_other_tables_are_refused(
     put(folder, "b.jpg")
     assert run(folder, captioner).photos == 1
     assert sources(output) == ["a.jpg", "b.jpg"]
-    with pytest.raises(ConfigError, match="another value of sidecars: choose another output, or begin again"):
+    with pytest.raises(ConfigError, match=r"without --sidecar \(now with it\): choose another output, or begin again"):
         run(folder, captioner, sidecars=True)
     assert run(folder, captioner, sidecars=True, include_unsure=True, overwrite=True).photos == 2
     assert (folder / "a.txt").exists()
     (folder.parent / "c.csv.job.json").unlink()
     with pytest.raises(ConfigError, match=r"c\.csv exists and is no job's"):
         run(folder, captioner)
+
+
+def test_rows_name_photos_as_bulk_does_and_are_never_doubled(
+    folder: Path, captioner: Captioner, command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(table: str = "c.csv") -> list[str]:
+        with (folder.parent / table).open(newline="") as file:
+            return [row["source"] for row in csv.DictReader(file)]
+
+    def once(folder: str) -> None:
+        watch(folder, BulkOutput(Path("c.csv").absolute(), "csv", False), captioner, BulkOptions(workers=0), once=True)
+
+    monkeypatch.chdir(folder.parent)
+    put(folder, "a.jpg")
+    assert command("bulk", "photos/", "-o", "c.csv", "--model", tiny_model, "--workers", 0).code == 0
+    put(folder / "more", "b.jpg")
+    put(folder, "bad.jpg", b"words")
+    once("photos/")
+    assert names() == ["photos/a.jpg", "photos/more/b.jpg"]
+    assert names("c.errors.csv") == ["photos/bad.jpg"]
+    put(folder, "bad.jpg")
+    once("./photos")
+    assert names() == ["photos/a.jpg", "photos/more/b.jpg", "photos/bad.jpg"]
+    put(folder, "d.jpg")
+    output = BulkOutput(Path("c.csv").absolute(), "csv", False)
+    monkeypatch.chdir(folder)  # where photos/a.jpg would be another photo
+    watch("../photos", output, captioner, BulkOptions(workers=0), once=True)
+    assert names() == ["photos/a.jpg", "photos/more/b.jpg", "photos/bad.jpg", f"{folder}/d.jpg"]
+    monkeypatch.chdir(folder.parent)
+    outcome = command("bulk", "photos/", "-o", "c.csv", "--model", tiny_model, "--workers", 0)
+    assert (outcome.code, len(names())) == (0, 4), outcome.err
+
+
+def test_once_says_that_it_waits_for_a_photo_that_is_being_written(
+    folder: Path, captioner: Captioner, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(folder, "a.jpg", complete=False)
+    caplog.set_level("INFO", logger="sightline")
+    output = BulkOutput(folder.parent / "c.csv", "csv", False)
+    watch(str(folder), output, captioner, BulkOptions(workers=0), once=True, wait=lambda seconds: None)
+    assert [record.message for record in caplog.records] == [
+        f"{folder} has 1 photo, 1 new",
+        "waiting until 1 photo is completely written",
+        "1 photo captioned",
+    ]
 
 
 def test_what_is_no_folder_or_disappears_is_one_line(folder: Path, captioner: Captioner) -> None:
@@ -192,8 +237,8 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
     assert running.stderr is not None
     try:
         lines = [next(running.stderr) for _ in range(3)]
-        assert lines[0] == f"watching {folder}, 0 photos captioned before: Ctrl-C ends\n"
-        assert lines[2] == f"{output}: 1 photo captioned, 1 failed (see {folder.parent}/c.errors.csv)\n"
+        assert lines[0] == f"watching: {folder} has 2 photos, 2 new; Ctrl-C ends\n"
+        assert lines[2] == f"1 photo captioned, 1 failed (see {folder.parent}/c.errors.csv)\n"
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
         assert running.stderr.read() == f"1 photo captioned in this run: {output}\n"
@@ -204,7 +249,10 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
     assert row["caption"] == CAPTION
     once = command("watch", folder, "-o", output, "--once")
     assert (once.code, once.out) == (1, "")
-    assert once.complaints == [f"1 photo could not be captioned: see {folder.parent}/c.errors.csv"]
+    assert once.complaints == [
+        f"{folder} has 2 photos, 0 new",
+        f"1 photo could not be captioned: see {folder.parent}/c.errors.csv",
+    ]
     for name in ("x/", "w.txt"):
         refused = command("watch", folder, "-o", f"{folder.parent}/{name}")
         assert refused.code == 2

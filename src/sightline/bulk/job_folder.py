@@ -157,14 +157,17 @@ class JobFolder:
             )
         self.adds, self.cwd = True, finished["cwd"]
         tables = sorted(self.folder.glob("part-*")) if self.output.is_folder else [self.output.path]
-        done, shards = set[bytes](), set[str]()
+        done, single, shards = set[bytes](), set[bytes](), set[str]()
         for table in tables:
             for key in table_keys(table, self.cwd):
                 done.add(name_digest(key))
                 shard, is_member, _ = key.partition(f"{SHARD_SUFFIX}::")
                 if is_member:
                     shards.add(shard + SHARD_SUFFIX)
+                else:
+                    single.add(name_digest(key))
         self.kept = len(done)
+        self._report_gone(single, new_list)
         done.update(map(name_digest, shards))
         if self.output.is_folder and tables:
             self.first_part = 1 + max(int(table.stem.removeprefix("part-")) for table in tables)
@@ -183,6 +186,13 @@ class JobFolder:
         self.listing = replace(write_list(chain(failures, entries), new_list, self.part_size), digest=digest)
         if self.listing.parts:
             log.info("%s keeps its %s", printable(self.output.path), counted(self.kept, "caption"))
+
+    def _report_gone(self, photos: set[bytes], new_list: Path) -> None:
+        """Say how many rows' photos are no longer there; their rows stay."""
+        listed = {name_digest(name_key(entry)) for entry in read_list(new_list) if isinstance(entry, str)}
+        if gone := len(photos - listed):
+            what = "1 row's photo is" if gone == 1 else f"{gone:,} rows' photos are"
+            log.info("%s gone; %s kept", what, "the row is" if gone == 1 else "the rows are")
 
     def _exists(self) -> bool:
         return self.output.path.is_dir() if self.output.is_folder else self.output.path.is_file()
@@ -297,9 +307,10 @@ class JobFolder:
             name for name in self.identity if name in names and self.identity[name] != record["identity"].get(name)
         ]
         if differ:
+            changes = [change for name in differ for change in _changes(name, record["identity"], self.identity)]
             instead = "finish it with the same command" if kind == "an unfinished" else "choose another output"
             raise ConfigError(
-                f"{printable(self.output.path)} holds {kind} job with another value of {', '.join(differ)}: "
+                f"{printable(self.output.path)} holds {kind} job {', '.join(changes)}: "
                 f"{instead}, or begin again with --overwrite"
             )
 
@@ -334,6 +345,28 @@ class JobFolder:
             with suppress(OSError):  # then it stays: it does no harm, and an error here would hide the one before
                 self.folder.rename(discarded)
         shutil.rmtree(discarded, ignore_errors=True)
+
+
+OPTIONS = {  # of the command line, by the names in a job's identity
+    "model": "--model", "format": "--output-format", "sidecars": "--sidecar", "embed": "--embed",
+    "inputs": "the inputs", "include_unsure": "--include-unsure", "min_confidence": "--min-confidence",
+    "beam": "--beam", "candidates": "--candidates", "sample": "--sample", "temperature": "--temperature",
+    "seed": "--seed", "part_size": "--part-size",
+}  # fmt: skip
+
+
+def _changes(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """How an option of a job has changed, with both values: "with --beam 3 (now 5)"."""
+    old, new = before.get(name), now[name]
+    if name == "decoding":
+        known = old if isinstance(old, dict) else {}
+        return [change for key in new if known.get(key) != new[key] for change in _changes(key, known, new)]
+    option = OPTIONS.get(name, f"--set {name}")
+    if isinstance(new, bool):
+        return [f"without {option} (now with it)" if new else f"with {option} (now without it)"]
+    old, new = (", ".join(map(str, value)) if isinstance(value, list) else value for value in (old, new))
+    space = "=" if option.startswith("--set") else " "
+    return [f"with {option}{space}{printable(str(old))} (now {printable(str(new))})"]
 
 
 def name_key(name: str, cwd: str = "") -> str:

@@ -127,7 +127,7 @@ def caption_folder(folder: str, captioner: Captioner) -> Path:
     parts = [absolute(folder), *captioner.signatures()]
     name = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     table = cache_folder() / "search" / name / "captions.jsonl"
-    watch(folder, BulkOutput(table, "jsonl", False), captioner, once=True)
+    watch(absolute(folder), BulkOutput(table, "jsonl", False), captioner, once=True, announce=False)
     if not table.stat().st_size:
         raise DataError(f"{printable(folder)} has no photo that can be captioned: name another folder")
     return table

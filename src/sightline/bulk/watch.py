@@ -36,7 +36,7 @@ from sightline.bulk.outputs import (
 from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, keep_backup, printable, walk_files
+from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, keep_backup, local_path, printable, walk_files
 from sightline.io.progress import meter
 from sightline.types import Failure
 
@@ -53,7 +53,7 @@ class GrowingTable(JobFolder):
 
     def __init__(self, output: BulkOutput):
         super().__init__(output)
-        self.captioned: set[str] = set()  # absolute paths, as tables hold them
+        self.captioned: set[str] = set()  # absolute paths, by which photos are known however a row names them
         self.failures: dict[str, Failure] = {}  # the same, of photos that could not be captioned
         self.stamps: dict[str, Stamp] = {}  # files as they were when they were last given to the model
 
@@ -82,7 +82,8 @@ class GrowingTable(JobFolder):
         self.cwd = record["cwd"]
         self.captioned = set(table_keys(path, self.cwd))
         for source, reason, size, modified in record.get("failures", ()):
-            self.failures[source], self.stamps[source] = Failure(source, reason), (size, modified)
+            key = name_key(source, self.cwd)
+            self.failures[key], self.stamps[key] = Failure(source, reason), (size, modified)
 
     def add(self, finished: FinishedPart, several: bool) -> None:
         """Add a part's captions to the table, and its failures to the table of errors."""
@@ -93,8 +94,7 @@ class GrowingTable(JobFolder):
         part.unlink()
         self.captioned.update(name_key(caption.source) for caption in finished.captions)
         for failure in finished.failures:
-            key = name_key(failure.source)
-            self.failures[key] = Failure(key, to_unicode(failure.reason))
+            self.failures[name_key(failure.source)] = Failure(to_unicode(failure.source), to_unicode(failure.reason))
         for key in self.captioned & self.failures.keys():
             del self.failures[key]
         if self.failures:
@@ -106,7 +106,7 @@ class GrowingTable(JobFolder):
         self._record()
 
     def _record(self) -> None:
-        failures = [[key, failure.reason, *self.stamps[key]] for key, failure in self.failures.items()]
+        failures = [[failure.source, failure.reason, *self.stamps[key]] for key, failure in self.failures.items()]
         self._write_record(
             self.output.record,
             finished=True,
@@ -121,6 +121,7 @@ class Arrivals:
 
     def __init__(self, folder: str, table: GrowingTable):
         self.folder, self.table = folder, table
+        self.photos = 0  # in the folder, at the last look
         self.growing: dict[str, Stamp] = {}  # new files, as they were at the last look
         self.reported: set[str] = set()  # folders that cannot be listed
 
@@ -128,7 +129,9 @@ class Arrivals:
         """Photos whose file is complete: it has not changed since the last look, or for `SETTLED` seconds."""
         ready, growing = [], dict[str, Stamp]()
         unreadable: list[OSError] = []
+        self.photos = 0
         for name in walk_files(self.folder, IMAGE_SUFFIXES, unreadable, leave_out=[self.table.folder.resolve()]):
+            self.photos += 1
             key = name_key(name)
             if key in self.table.captioned:
                 continue
@@ -181,11 +184,16 @@ def watch(
     options: BulkOptions | None = None,
     decoding: dict[str, Any] | None = None,
     once: bool = False,
+    announce: bool = True,
     wait: Callable[[float], object] = time.sleep,
 ) -> BulkSummary:
     """Caption the photos of a folder, and those that arrive, until Ctrl-C; ``once``: only those that are there now.
 
-    The summary counts the captions of this run, and all photos of the folder that failed.
+    ``announce`` logs how many photos the folder has even where none is new.
+
+    Rows name the photos as ``folder`` is given, as a bulk job's do; where the table was begun in another working
+    directory, by their absolute path. The summary counts the captions of this run, and all photos of the folder that
+    failed.
     """
     options = options or BulkOptions()
     if not Path(folder).is_dir():
@@ -202,19 +210,28 @@ def watch(
     try:
         table.start(root, identity(captioner, chosen, output, options), chosen.candidates > 1, options.overwrite)
         before = len(table.captioned)
-        listener, arrivals = RoundListener(table), Arrivals(root, table)
-        if not once:
-            log.info("watching %s, %s captioned before: Ctrl-C ends", printable(folder), counted(before, "photo"))
+        named = str(local_path(folder)) if table.cwd == str(Path.cwd()) else root
+        listener, arrivals = RoundListener(table), Arrivals(named, table)
+        started = waits = False
         with (
             suppress(KeyboardInterrupt),
             BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine,
         ):
             while True:
-                if photos := arrivals.look():
+                photos = arrivals.look()
+                new = len(photos) + len(arrivals.growing)
+                if not started and (announce or new):
+                    found = f"{printable(folder)} has {counted(arrivals.photos, 'photo')}, {new:,} new"
+                    log.info("%s", found if once else f"watching: {found}; Ctrl-C ends")
+                started = True
+                if photos:
                     _caption(photos, table, engine, listener, options)
                 elif once and not arrivals.growing:
                     break
                 else:
+                    if once and not waits:
+                        log.info("waiting until %s completely written", _are(len(arrivals.growing)))
+                        waits = True
                     wait(INTERVAL)
     finally:
         table.close()
@@ -222,6 +239,10 @@ def watch(
     return BulkSummary(
         len(table.captioned) - before, failed, time.monotonic() - began, output.path, output.errors if failed else None
     )
+
+
+def _are(photos: int) -> str:
+    return "1 photo is" if photos == 1 else f"{photos:,} photos are"
 
 
 def _parts(photos: list[str], rows: int) -> Iterator[JobPart]:
@@ -247,6 +268,6 @@ def _caption(
             captions += len(finished.captions)
             failures += len(finished.failures)
     failed = f", {failures:,} failed (see {printable(table.output.errors)})" if failures else ""
-    log.info("%s: %s captioned%s", printable(table.output.path), counted(captions, "photo"), failed)
+    log.info("%s captioned%s", counted(captions, "photo"), failed)
     for line in changes.lines():
         log.info("%s", line)
