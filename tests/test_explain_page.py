@@ -145,6 +145,21 @@ def test_what_attention_shows_is_not_called_the_origin_of_a_word() -> None:
     assert "looked at while writing" in Explanation(caption("dog"), "attention").page()
 
 
+def test_a_dark_occlusion_map_is_explained() -> None:
+    """ "dog" has a bright cell, and hiding no part changes "runs"."""
+    words = (Word("dog", 0.9, peaked()), Word("runs", 0.9, np.full((7, 7), 0.001)))
+    shown = Caption("dog runs", words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
+    occluded, attended = (Explanation(shown, method) for method in ("occlusion", "attention"))
+    assert (occluded.unchanged, attended.unchanged) == ((False, True), (False, False))
+    assert occluded.note().startswith("dark maps: hiding no part changes runs; ")
+    assert attended.note() == ""
+    mark = "Hiding no part of the photo changes this word."
+    dog, runs = occluded.page().split("<h2>runs</h2>")
+    assert mark not in dog and mark in runs
+    assert mark not in attended.page()
+    assert np.asarray(occluded.picture()).tolist() != np.asarray(attended.picture()).tolist()
+
+
 # Files and the command line
 
 

@@ -39,6 +39,17 @@ decoding = {{ beam = 2, length_penalty = 0.5 }}
     return path
 
 
+def test_a_dry_run_says_what_to_give_for_its_placeholders(command: Command, tmp_path: Path) -> None:
+    lines = command("reproduce", "dinov2-coco-scst", "--dry-run", "--runs", tmp_path).out.splitlines()
+    assert lines[0].startswith("# coco/ and flickr8k/ below: the folders of these datasets on your machine; ")
+    assert "give --data FOLDER --data FOLDER" in lines[0]
+    assert lines[1].startswith("# dinov2_vits14.safetensors: give their folder, --files FOLDER")
+    assert lines[2].startswith("sightline train dinov2-coco --data coco/ --data flickr8k/")
+    (tmp_path / "dinov2_vits14.safetensors").touch()
+    lines = command("reproduce", "dinov2-coco-scst", "--dry-run", "--runs", tmp_path, "--files", tmp_path).out
+    assert lines.count("# ") == 1
+
+
 def test_a_row_is_made_again_stage_by_stage(
     plan: Path, tiny_flickr8k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,6 +296,8 @@ def explain(
     explanation = run(captioner, source, occlusion, **options)
     explanation.save(target, paper)
     typer.echo(explanation.caption.sentence())
+    if note := explanation.note():
+        typer.echo(note)
     typer.echo(f"written to {printable(target)}")
 
 

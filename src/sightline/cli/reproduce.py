@@ -57,6 +57,8 @@ def reproduce(
     places = Places(_datasets(known, row, data or []), files, runs, library_weights)
     commands = list(steps(known, row, places))
     if dry_run:
+        for line in _placeholders(known, row, places, stages):
+            typer.echo(f"# {line}")
         for step in commands:
             done = is_done(step, stages, places)
             typer.echo(f"# done: {step.folder}" if done else _with_resume(step).command)
@@ -106,6 +108,22 @@ def _datasets(plans: Plans, row: str, data: list[str]) -> dict[str, str]:
         given = ", ".join(f"{printable(path)} is {name}" for name, path in found.items())
         raise ConfigError(f"{row} needs the dataset {absent[0]} ({given}): add --data with its folder")
     return found
+
+
+def _placeholders(plans: Plans, row: str, places: Places, stages: Mapping[str, Stage]) -> list[str]:
+    """What to give for the names in printed commands that stand for folders and files of the user."""
+    lines = []
+    absent = [name for name in plans.datasets_of(plans.row(row)) if name not in places.data]
+    if absent:
+        shown, given = (" and ".join(f"{name}/" for name in absent), " ".join(["--data FOLDER"] * len(absent)))
+        what = "the folder of that dataset" if len(absent) == 1 else "the folders of these datasets"
+        lines.append(f"{shown} below: {what} on your machine; give {given} to have it in the commands")
+    weights = {stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set}
+    names = {name for stage in stages.values() for name in stage.files()}
+    names -= weights if places.library_weights else set()
+    if missing := sorted(name for name in names if not Path(places.file(name)).is_file()):
+        lines.append(f"{', '.join(missing)}: give their folder, --files FOLDER (results/README.md says more)")
+    return lines
 
 
 def _missing(plans: Plans, row: str, places: Places, data: list[str]) -> str:

@@ -34,6 +34,7 @@ SUFFIXES = (".png", ".html")
 PICTURE_SIDE = 1024  # pixels of the photo's longer side on a page
 ALTERNATIVES = 5
 CANDIDATES = 5
+NO_CHANGE = 0.02  # fall of a log-probability: hiding no part makes the word even 2 % less likely
 CELLS = 8  # the occlusion map's side; the patch covers 2 x 2 cells and slides by one: 7 x 7 patches
 PATCH = 2
 BATCH = 16
@@ -50,9 +51,10 @@ class Explanation:
 
     def picture(self, paper: bool = False) -> Image:
         """``paper``: the maps as in the figures of Show, Attend and Tell."""
-        from sightline.explain.picture import ATTENTION, OCCLUSION, draw
+        from sightline.explain.picture import ATTENTION, OCCLUSION, UNCHANGED_LABEL, draw
 
-        return draw(self.caption, ATTENTION if self.method == "attention" else OCCLUSION, paper)
+        legend = ATTENTION if self.method == "attention" else OCCLUSION
+        return draw(self.caption, legend, paper, UNCHANGED_LABEL if self.method == "occlusion" else "", self.unchanged)
 
     def page(self) -> str:
         from sightline.explain.page import render
@@ -67,6 +69,24 @@ class Explanation:
         picture = self.picture(paper)
         with atomic_path(path) as temporary:
             picture.save(temporary, "PNG", optimize=True)
+
+    @property
+    def unchanged(self) -> tuple[bool, ...]:
+        """Of each word: whether its occlusion map is dark because hiding no part of the photo changes the word."""
+        return tuple(
+            self.method == "occlusion" and word.attention is not None and float(np.max(word.attention)) < NO_CHANGE
+            for word in self.caption.words
+        )
+
+    def note(self) -> str:
+        """Why some maps are dark; empty where none is."""
+        dark = [word.text for word, unchanged in zip(self.caption.words, self.unchanged) if unchanged]
+        if not dark:
+            return ""
+        return (
+            f"dark maps: hiding no part changes {', '.join(dict.fromkeys(dark))}; the rest of the photo and the words "
+            "before are enough"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready: `Caption.as_dict` with each word's map, its heat map to be drawn, and its alternatives."""

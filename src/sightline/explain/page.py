@@ -29,7 +29,8 @@ WEB = Path(__file__).parent / "web"
 LEGENDS = {
     "attention": "Bright is what the model looked at while writing the word: its attention, smoothed to the photo. "
     "That is a hint, not a proof, of what made it choose the word.",
-    "occlusion": "Bright is where hiding the photo makes the word less likely.",
+    "occlusion": "Bright is where hiding the photo makes the word less likely. A map stays dark where hiding no part "
+    "changes the word: the rest of the photo and the words before are enough.",
 }
 GATE = " The gate says how much the photo, rather than the words before, decided the word."
 CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out."
@@ -62,7 +63,7 @@ def render(explanation: Explanation) -> str:
         "The line under a word is its confidence."
         if caption.words
         else "The caption is empty.",
-        panels="".join(map(_panel, caption.words)),
+        panels="".join(map(_panel, caption.words, explanation.unchanged)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
         legend=LEGENDS[explanation.method] + (GATE if gated else ""),
@@ -128,13 +129,14 @@ def _tools(caption: Caption) -> str:
     return "".join(f'<button type="button" class="pill" id="{key}">{name}</button>' for key, name in names.items())
 
 
-def _panel(word: Word) -> str:
+def _panel(word: Word, unchanged: bool) -> str:
     """The word and its alternatives, all with the model's probability; the calibrated confidence is said in words."""
     facts = " · ".join([*([word.level] if word.level else []), *_gate(word)])
+    dark = '<p class="quiet">Hiding no part of the photo changes this word.</p>' if unchanged else ""
     level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""
     choices = [(word.text, word.probability), *((_shown(text), share) for text, share in word.alternatives)]
     return (
-        f'<section class="panel" hidden><h2>{escape(word.text)}</h2>{level}<h3 class="label">Alternatives</h3>'
+        f'<section class="panel" hidden><h2>{escape(word.text)}</h2>{level}{dark}<h3 class="label">Alternatives</h3>'
         f'{_ranking("ranking", choices, chosen=word.text)}<p class="quiet">{CHOICES}</p></section>\n'
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,16 +22,20 @@ PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116),
 
 ATTENTION = "Bright: what the model looked at while writing the word"
 OCCLUSION = "Bright: where hiding the photo makes the word less likely"
+UNCHANGED_LABEL = "no part changes it"  # below a dark map: hiding none of them does
 BAR = "Bar: confidence in the word"
 
 Pen = ImageDraw.ImageDraw
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-def draw(caption: Caption, legend: str = ATTENTION, paper: bool = False) -> Image.Image:
+def draw(
+    caption: Caption, legend: str = ATTENTION, paper: bool = False, label: str = "", labelled: Sequence[bool] = ()
+) -> Image.Image:
     """The whole picture, 1600 pixels wide; ``legend`` says what bright means. Words without a map have bars alone.
 
-    ``paper``: the maps as in the figures of Show, Attend and Tell.
+    ``paper``: the maps as in the figures of Show, Attend and Tell. ``label`` stands below the maps that are
+    ``labelled``.
     """
     photo = caption.photo
     if photo is None:
@@ -40,9 +45,10 @@ def draw(caption: Caption, legend: str = ATTENTION, paper: bool = False) -> Imag
     columns = columns_for(len(caption.words))
     width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) // columns
     small = _fitted(photo, width)
+    labels = [label if marked else "" for marked in labelled] or [""] * len(heat_maps)
     tiles = [
-        _tile(word, width, _paper_overlay(small, word) if paper else overlay(small, heat))
-        for word, heat in zip(caption.words, heat_maps)
+        _tile(word, width, _paper_overlay(small, word) if paper else overlay(small, heat), text)
+        for word, heat, text in zip(caption.words, heat_maps, labels)
     ]
     tiles = tiles or [_tile(word, width, None) for word in caption.words]
     step = max((tile.height for tile in tiles), default=0) + ROW_GAP
@@ -96,8 +102,8 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
     return head
 
 
-def _tile(word: Word, width: int, picture: Image.Image | None) -> Image.Image:
-    """One word: its picture, the word, a bar for its confidence, and the gate at the right."""
+def _tile(word: Word, width: int, picture: Image.Image | None, label: str = "") -> Image.Image:
+    """One word: its picture, the word, a bar for its confidence, and a label or the gate at the right."""
     top = 0 if picture is None else picture.height + 18
     tile = Image.new("RGB", (width, top + LABEL), PAPER)
     if picture is not None:
@@ -109,9 +115,9 @@ def _tile(word: Word, width: int, picture: Image.Image | None) -> Image.Image:
     _bar(pen, (0, top + 48), width, word.confidence, thickness=5)
     numbers = f"{word.confidence:.0%}"
     pen.text((0, top + 64), numbers, GREY, _font(20, numbers))
-    if word.gate is not None:
-        gate = f"gate {word.gate:.2f}"
-        pen.text((width - _font(20, gate).getlength(gate), top + 64), gate, GREY, _font(20, gate))
+    if label or word.gate is not None:
+        label = label or f"gate {word.gate:.2f}"
+        pen.text((width - _font(20, label).getlength(label), top + 64), label, GREY, _font(20, label))
     return tile
 
 

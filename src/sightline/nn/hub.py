@@ -100,8 +100,8 @@ def _large() -> Path:
             return folder
     kept = large_folders()[-1]
     raise ConfigError(
-        f"the large model (91 MB) is not in the package: copy the folder models/large of Sightline's repository "
-        f"to {printable(kept)}, or to models/large here"
+        f"the large model (91 MB) is not in the package: copy the folder models/large of Sightline's repository to "
+        f"{printable(kept)}, or give that folder (--model CLONE/models/large)"
     )
 
 
