@@ -43,7 +43,7 @@ def when_open(self, photos):
 
 batching.CaptionWork.encode = when_open
 server.HEADER_SECONDS = 0.5
-from sightline.cli import main
+from sightline.__main__ import main
 main()
 """
 

@@ -23,7 +23,7 @@ def prefix(tmp_path: Path) -> Path:
     """A folder whose bin/ has the command, as an environment's has."""
     command = tmp_path / "prefix" / "bin" / "sightline"
     command.parent.mkdir(parents=True)
-    command.write_text(f"#!{sys.executable}\nfrom sightline.cli import main\nmain()\n")
+    command.write_text(f"#!{sys.executable}\nfrom sightline.__main__ import main\nmain()\n")
     command.chmod(0o755)
     return tmp_path / "prefix"
 

@@ -240,8 +240,8 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
         assert lines[0] == f"watching: {folder} has 2 photos, 2 new; Ctrl-C ends\n"
         assert lines[2] == f"1 photo captioned, 1 failed (see {folder.parent}/c.errors.csv)\n"
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
-        assert running.stderr.read() == f"1 photo captioned in this run: {output}\n"
+        assert running.wait(60) == 130
+        assert running.stderr.read() == f"1 photo captioned in this run: {output}\ninterrupted\n"
     finally:
         running.kill()
         running.wait()

@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in `typing`, whose import would be half of the time before Ctrl-C is handled
 if TYPE_CHECKING:
+    from typing import Any
+
     from sightline import explain
     from sightline.engine.captioner import Captioner, load
     from sightline.engine.pipeline import pipeline

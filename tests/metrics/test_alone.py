@@ -39,6 +39,6 @@ def test_the_command_scores_a_results_file_with_the_metrics_alone(tmp_path: Path
     results.write_text(json.dumps([{"image_id": 1, "caption": "a dog runs on grass"}]))
     annotations = [{"id": 1, "image_id": 1, "caption": "A dog runs on grass."}]
     references.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations}))
-    code = "from sightline.cli import main; main()"
+    code = "from sightline.__main__ import main; main()"
     output = run(code, "score", str(results), "--references", str(references), "--metrics", "bleu,rouge")
     assert "ROUGE-L" in output and "100.0" in output

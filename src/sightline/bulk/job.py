@@ -85,9 +85,13 @@ def caption_all(
             before = f"; {failed:,} could not be captioned, see {printable(output.errors)}" if failed else ""
             log.info("%s is already finished: nothing to do%s", printable(output.path), before)
             return BulkSummary(0, failed, 0.0, output.path, output.errors if failed else None)
-        if cluster is not None:
-            return work_on_cluster(job, captioner.folders, chosen, options, cluster)
-        return _work_here(job, captioner, chosen, options)
+        try:
+            if cluster is not None:
+                return work_on_cluster(job, captioner.folders, chosen, options, cluster)
+            return _work_here(job, captioner, chosen, options)
+        except KeyboardInterrupt:
+            log.info("stopped: %s are saved; run the same command to continue", BulkProgress(job).saved)
+            raise
     finally:
         job.close()
 
@@ -195,11 +199,15 @@ class BulkProgress(BulkListener):
 
     def log_earlier_runs(self) -> None:
         """One line, if an earlier run did part of the job."""
+        if self.before or self.shards_left < self.job.listing.shards:
+            log.info("continuing: %s are done", self.saved)
+
+    @property
+    def saved(self) -> str:
+        """How many photos and shards earlier runs saved, of how many."""
         listing = self.job.listing
         counts = ((self.before, listing.photos, "photo"), (listing.shards - self.shards_left, listing.shards, "shard"))
-        if any(done for done, _, _ in counts):
-            shown = [f"{done:,} of {counted(total, thing)}" for done, total, thing in counts if total]
-            log.info("continuing: %s are done", " and ".join(shown))
+        return " and ".join(f"{done:,} of {counted(total, thing)}" for done, total, thing in counts if total)
 
     @property
     def done(self) -> int:

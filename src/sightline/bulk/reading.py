@@ -27,6 +27,7 @@ from sightline.engine.captioner import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
 from sightline.io.files import FileSlice, is_image_path, printable
 from sightline.io.images import Preprocess
+from sightline.io.interrupts import left_to_parent
 from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"
@@ -70,13 +71,17 @@ class PhotoReader:
         self.ahead = max(ahead, 2 * CHUNK * max(1, workers))
         self._pool: ProcessPoolExecutor | None = None
         self._renew = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> PhotoReader:
+        self._closed = False
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
+        with self._renew:  # a worker that is just being started needs us until it runs
+            if self._pool:
+                self._pool.shutdown(wait=False, cancel_futures=True)
 
     def read(self, parts: Iterable[JobPart]) -> Iterator[Event]:
         return self._read_here(parts) if self.workers == 0 else self._read_ahead(parts)
@@ -169,11 +174,13 @@ class PhotoReader:
 
     def _submit(self, work: Callable[[Argument], Result], argument: Argument) -> Future[Result]:
         with self._renew:
+            if self._closed:
+                raise RuntimeError("the reader was closed")
             for _ in range(2):
                 if self._pool is None:
                     self._pool = self._new_pool(self.workers)
                 try:
-                    with _hidden_main():
+                    with _hidden_main(), left_to_parent():
                         return self._pool.submit(work, argument)
                 except BrokenExecutor:
                     self._pool = None
@@ -193,7 +200,7 @@ class PhotoReader:
 
     def _try(self, work: Callable[[Argument], Result], argument: Argument) -> Result:
         with self._new_pool(1) as pool:
-            with _hidden_main():
+            with _hidden_main(), left_to_parent():
                 future = pool.submit(work, argument)
             return future.result()
 
@@ -225,7 +232,7 @@ _preprocesses: tuple[Preprocess, ...] = ()
 def _start_worker(preprocesses: tuple[Preprocess, ...]) -> None:
     global _preprocesses
     _preprocesses = preprocesses
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows, where `left_to_parent` does nothing
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +204,7 @@ def watch(
     root = absolute(folder)
     chosen = captioner.options(**(decoding or {}))
     workers = count_workers(str(captioner.device)) if options.workers is None else options.workers
-    began = time.monotonic()
+    began, before = time.monotonic(), 0
     table = GrowingTable(output)
     try:
         table.start(root, identity(captioner, chosen, output, options), chosen.candidates > 1, options.overwrite)
@@ -213,10 +212,7 @@ def watch(
         named = str(local_path(folder)) if table.cwd == str(Path.cwd()) else root
         listener, arrivals = RoundListener(table), Arrivals(named, table)
         started = waits = False
-        with (
-            suppress(KeyboardInterrupt),
-            BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine,
-        ):
+        with BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine:
             while True:
                 photos = arrivals.look()
                 new = len(photos) + len(arrivals.growing)
@@ -233,6 +229,10 @@ def watch(
                         log.info("waiting until %s completely written", _are(len(arrivals.growing)))
                         waits = True
                     wait(INTERVAL)
+    except KeyboardInterrupt:
+        if once:
+            log.info("stopped: %s are saved; run the same command to continue", counted(len(table.captioned), "photo"))
+            raise
     finally:
         table.close()
     failed = len(table.failures)

@@ -5,9 +5,6 @@ Verbs import what they need when they run, so that ``sightline --help`` needs no
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
 import traceback
 from typing import Annotated
 
@@ -26,6 +23,7 @@ from sightline.cli.serve import serve
 from sightline.cli.train import features, pseudo_caption, recipes, retrieval, train
 from sightline.errors import ConfigError, SightlineError, missing_extra
 from sightline.io.files import cause, printable
+from sightline.io.interrupts import EXIT_CODE, interrupted
 
 app = typer.Typer(
     name="sightline",
@@ -65,18 +63,6 @@ def start(
         raise typer.Exit(2)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 fine, 1 when some input failed, 2 wrong usage, 130 interrupted."""
-    if "_SIGHTLINE_COMPLETE" in os.environ:  # the shell asks what could follow
-        app()
-    arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments  # at any position
-    gc.set_threshold(50_000)  # torch's and timm's imports make a million objects and no garbage: collecting took 0.7 s
-    code = run([argument for argument in arguments if argument != "--debug"], debug)
-    gc.freeze()  # at exit Python would go through them all once more
-    sys.exit(code)
-
-
 def run(arguments: list[str], debug: bool = False) -> int:
     """Carry out one command line; returns the exit code."""
     set_up(debug)
@@ -88,12 +74,14 @@ def run(arguments: list[str], debug: bool = False) -> int:
     except typer.Exit as finished:
         code = finished.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted")
-        code = 130
+        code = EXIT_CODE
     except Exception as error:
-        failed = error
         if debug:
             traceback.print_exc()
+        failed = None if interrupted() else error
+        code = EXIT_CODE
+    if code == EXIT_CODE and failed is None:
+        complain("interrupted")
     unwritten = close_output()
     if isinstance(unwritten, BrokenPipeError) or (isinstance(failed, BrokenPipeError) and failed.filename is None):
         return 141  # what a shell reports of any program whose reader went away

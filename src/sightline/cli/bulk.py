@@ -144,6 +144,7 @@ def watch(
         raise typer.Exit(1)
     if not once:
         complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")
+        raise KeyboardInterrupt  # nothing else ends it
 
 
 def _format(output: str, chosen: str | None, is_folder: bool) -> str:

@@ -19,6 +19,7 @@ from sightline.data.dataset import Example
 from sightline.errors import ConfigError
 from sightline.io.files import content_digest
 from sightline.io.images import Preprocess, open_image
+from sightline.io.interrupts import left_to_parent
 from sightline.types import ImageFeatures
 
 Photos = Tensor | ImageFeatures
@@ -140,9 +141,10 @@ class CaptionLoader:
             return
         # A generator of its own: starting workers must not advance the one that dropout draws from.
         apart = torch.Generator().manual_seed(self.seed)
-        yield from DataLoader(
-            built, batch_size=None, sampler=list(remaining), num_workers=self.workers, generator=apart
-        )
+        loader = DataLoader(built, batch_size=None, sampler=list(remaining), num_workers=self.workers, generator=apart)
+        with left_to_parent():
+            batches = iter(loader)
+        yield from batches
 
     def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
         """Batches of (photo, its chosen captions)."""

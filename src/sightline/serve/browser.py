@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 BUILD_INFO = "build.json"  # a hash of the sources; only our page has this file
 BUILD_COMMAND = "cd web && npm ci && npm run build"
-EXPORT = "from sightline.serve.browser import run_for_server; run_for_server(); from sightline.cli import main; main()"
+EXPORT = "import sightline.serve.browser as b; b.run_for_server(); from sightline.__main__ import main; main()"
 MODEL_FILES = (MANIFEST, "confidence.json", *(f"{name}.onnx" for name in GRAPHS), WEIGHTS)  # what the page reads
 
 

@@ -107,7 +107,15 @@ class TimeoutProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Logs its address once it listens."""
+    """Logs its address once it listens, and notes by which signal it was stopped."""
+
+    interrupted = False
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop. uvicorn's own method would have the signal sent once more at the end."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+        self.interrupted |= sig == signal.SIGINT
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -146,10 +154,11 @@ def serve(captioner: Captioner, settings: Settings, listener: socket.socket, nam
     )  # fmt: skip
     if not settings.is_local and settings.token is None:
         log.warning("anyone who reaches %s may use this server: set SIGHTLINE_TOKEN to ask for a token", settings.host)
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn stops, then sends itself the signal once more
-        signal.signal(number, lambda *_: None)
-    Server(config).run(sockets=[listener])
+    server = Server(config)
+    server.run(sockets=[listener])
     log.info("stopped; every request that had arrived was answered")
+    if server.interrupted:
+        raise KeyboardInterrupt
 
 
 def warm_up(work: CaptionWork) -> None:

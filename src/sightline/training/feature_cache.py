@@ -25,6 +25,7 @@ from sightline.data import Example
 from sightline.data.loader import view_pixels
 from sightline.errors import DataError
 from sightline.io.files import cache_folder, content_digest, counted, write_atomically, writing
+from sightline.io.interrupts import left_to_parent
 from sightline.io.progress import track
 from sightline.nn.encoders import Encoder
 from sightline.nn.encoders.base import fingerprint
@@ -115,7 +116,9 @@ class FeatureCache:
         )
         label = f"{self.encoder.name} features of {counted(len(todo), 'photo' if self.views == 1 else 'view')}"
         with writing(self.folder), _Writer(self.folder, with_grid=bool(self.cells)) as writer:
-            for rows, images in zip(batches, track(pixels, label, len(batches))):
+            with left_to_parent():
+                loaded = iter(pixels)
+            for rows, images in zip(batches, track(loaded, label, len(batches))):
                 grid, pooled = encode(images)
                 writer.append([self.keys[row] for row in rows], pooled, grid)
         described = {"encoder": self.encoder.spec(), "precision": self.precision, "cells": self.cells}
