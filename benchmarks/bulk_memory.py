@@ -25,11 +25,11 @@ def make_crops(source: Path, target: Path, count: int) -> None:
     from sightline.bulk.inputs import find_inputs
     from sightline.io.images import open_image
 
-    chance, made = random.Random(0), 0
+    rng, made = random.Random(0), 0
     for name in cycle(list(find_inputs([str(source)]))):
         image = open_image(str(name))
         for _ in range(25):
-            left, top = (chance.randrange(max(1, side - 64)) for side in image.size)
+            left, top = (rng.randrange(max(1, side - 64)) for side in image.size)
             path = target / f"{made // 1000:03d}" / f"{made:06d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             image.crop((left, top, left + 64, top + 64)).save(path)

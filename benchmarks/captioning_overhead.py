@@ -1,4 +1,4 @@
-"""What captioning costs beyond looking: features and beam search, against the encoder's bare forward pass.
+"""What captioning costs beyond the encoder: features and beam search, against its bare forward pass.
 
     SIGHTLINE_WEIGHTS=weights/ python benchmarks/captioning_overhead.py
 
@@ -86,10 +86,10 @@ def main() -> None:
         for _ in range(options.rounds):  # in turn, so that a busy machine slows both alike
             began = time.perf_counter()
             encode(model, photos, options.batch)
-            looked = time.perf_counter()
+            encoded = time.perf_counter()
             lengths = caption(model, photos, options.batch, options.beam)
-            bare.append(looked - began)
-            whole.append(time.perf_counter() - looked)
+            bare.append(encoded - began)
+            whole.append(time.perf_counter() - encoded)
             ratios.append(whole[-1] / bare[-1])
         seconds, ratio = [statistics.median(values) for values in (bare, whole)], statistics.median(ratios)
         print(f"{name:16}{seconds[0]:12.2f}{seconds[1]:13.2f}{ratio:8.3f}{statistics.mean(lengths):8.1f}", flush=True)

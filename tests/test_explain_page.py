@@ -142,7 +142,7 @@ def test_one_probability_for_a_word_and_its_alternatives_in_the_order_of_the_num
 def test_what_attention_shows_is_not_called_the_origin_of_a_word() -> None:
     for method in ("attention", "occlusion"):
         assert "came from" not in Explanation(caption("dog"), method).page()
-    assert "looked at while writing" in Explanation(caption("dog"), "attention").page()
+    assert "attended to while writing" in Explanation(caption("dog"), "attention").page()
 
 
 def test_a_dark_occlusion_map_is_explained() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Command, process, tiny_recipe
 
-from sightline.recipes.plans import PLANS, Places, Plans, load_plans, load_scores, steps
+from sightline.recipes.plans import PLANS, Paths, Plans, load_plans, load_scores, steps
 from sightline.training.trainer import Trainer, train
 
 ROOT = Path(__file__).parents[1]
@@ -54,8 +54,8 @@ def test_a_row_is_made_again_stage_by_stage(
     plan: Path, tiny_flickr8k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, plans = tmp_path / "runs", load_plans(plan)
-    places = Places({"flickr8k": str(tiny_flickr8k)}, runs=runs)
-    train(plans.stages["first"].resolved(places), tiny_flickr8k, runs / "first")
+    paths = Paths({"flickr8k": str(tiny_flickr8k)}, runs=runs)
+    train(plans.stages["first"].resolved(paths), tiny_flickr8k, runs / "first")
     whole_epoch = Trainer._epoch
 
     def interrupted(trainer: Trainer) -> None:
@@ -65,7 +65,7 @@ def test_a_row_is_made_again_stage_by_stage(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Trainer, "_epoch", interrupted)
-        train(plans.stages["second"].resolved(places), tiny_flickr8k, runs / "second")
+        train(plans.stages["second"].resolved(paths), tiny_flickr8k, runs / "second")
     before = (runs / "first" / "model.safetensors").stat().st_mtime_ns
 
     arguments = ("reproduce", "tiny", "--plans", plan, "--data", tiny_flickr8k, "--runs", runs)
@@ -73,7 +73,7 @@ def test_a_row_is_made_again_stage_by_stage(
     assert dry.code == 0, dry.err
     first, second, scored = dry.out.splitlines()
     assert first == f"# done: {runs / 'first'}"
-    assert second == next(step.command for step in steps(plans, "tiny", places) if step.name == "second") + " --resume"
+    assert second == next(step.command for step in steps(plans, "tiny", paths) if step.name == "second") + " --resume"
     assert scored.startswith(f"sightline evaluate {runs / 'second'} --data {tiny_flickr8k} --split test --set beam=2")
 
     made = process(*arguments)
@@ -116,10 +116,10 @@ def test_a_mistake_is_one_line(
 def test_a_run_with_other_settings_is_not_taken_for_the_stage(
     plan: Path, tiny_flickr8k: Path, tmp_path: Path, command: Command
 ) -> None:
-    places = Places({"flickr8k": str(tiny_flickr8k)}, runs=tmp_path / "runs")
+    paths = Paths({"flickr8k": str(tiny_flickr8k)}, runs=tmp_path / "runs")
     stage = load_plans(plan).stages["first"]
     other = stage.model_copy(update={"set": {"training.seed": 4}})
-    train(other.resolved(places), tiny_flickr8k, tmp_path / "runs" / "first")
+    train(other.resolved(paths), tiny_flickr8k, tmp_path / "runs" / "first")
     outcome = command("reproduce", "tiny", "--plans", plan, "--data", tiny_flickr8k, "--runs", tmp_path / "runs")
     assert outcome.code == 2
     assert "was trained with other settings (training.seed): choose another folder, --runs" in outcome.err
@@ -154,9 +154,9 @@ def test_every_published_row_has_a_plan() -> None:
         assert plan.objects == ("chair" in row.signature)
         last = plans.stages[plan.models[0]]
         assert row.recipe == last.recipe or len(plan.models) > 1
-        assert all(stage.resolved(Places()).training.seed == row.seed for stage in plans.stages_of(plan).values())
+        assert all(stage.resolved(Paths()).training.seed == row.seed for stage in plans.stages_of(plan).values())
         size = re.findall(r"vocabulary:(\w+)-(\d+)", row.signature)[0]
-        assert last.resolved(Places()).tokenizer.name == size[0]
+        assert last.resolved(Paths()).tokenizer.name == size[0]
 
 
 def test_every_stage_is_needed_and_the_file_is_as_the_tool_writes_it() -> None:
@@ -171,7 +171,7 @@ def test_a_changed_recipe_changes_no_published_stage() -> None:
     recorded = json.loads((ROOT / "tests" / "data" / "stage_settings.json").read_text(encoding="utf-8"))
     changed = []
     for name, settings in recorded.items():
-        found = load_plans().stages[name].resolved(Places()).to_dict()
+        found = load_plans().stages[name].resolved(Paths()).to_dict()
         for key, value in settings.items():
             section, _, option = key.partition(".")
             if found[section].get(option) != value:

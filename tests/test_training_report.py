@@ -94,7 +94,7 @@ def test_points_lie_inside_the_picture() -> None:
     chart = Chart("x", {"a": [(1, -3.0), (40, 1e-9)], "b": [(7, 2.5)]})
     for points in chart.curves.values():
         for point in points:
-            x, y = chart.place(point)
+            x, y = chart.position(point)
             assert report.LEFT <= x <= report.WIDTH - report.RIGHT
             assert report.TOP <= y <= report.HEIGHT - report.BOTTOM
 

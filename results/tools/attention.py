@@ -42,7 +42,7 @@ def heat(grid: np.ndarray, size: tuple[int, int]) -> Image.Image:
 
 def levels(grids: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The maps of a caption's words for `heat`: 0 at their mean, 1 at their peak, faint ones left faint."""
-    return [light / max(1.0, float(light.max())) for light in scaled(grids)]
+    return [heatmap / max(1.0, float(heatmap.max())) for heatmap in scaled(grids)]
 
 
 def picture(captions: Mapping[str, Caption], with_photo: bool) -> Image.Image:

@@ -21,7 +21,7 @@ from sightline.errors import ConfigError
 from sightline.io.files import write_atomically
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.nn.hub import DEFAULT_MODEL
-from sightline.recipes.plans import Places, Plans, load_plans
+from sightline.recipes.plans import Paths, Plans, load_plans
 from table import all_rows
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -54,7 +54,7 @@ def find(plans: Plans, folders: Mapping[str, Path], rows: Mapping[str, Row]) -> 
         exported = any(plan.export for plan in plans.rows.values() if stage in plan.models)
         if stage in scored and not exported and not scored[stage].startswith(content["hash"]):
             raise ConfigError(f"{folder} is not what the row of {stage} was scored on: its hash is {content['hash']}")
-        if recipe_of(folder).title != plans.stages[stage].resolved(Places()).title:
+        if recipe_of(folder).title != plans.stages[stage].resolved(Paths()).title:
             raise ConfigError(f"{folder} was trained with another recipe than the stage {stage}")
         found[stage] = content
     return found

@@ -146,7 +146,7 @@ class Photos:
         self.captioner, self.examples = Captioner([TorchBackend(checkpoint)]), examples
         self.cache = FeatureCache(checkpoint.model.encoder, examples)
 
-    def __call__(self, indices: Sequence[int], chance: random.Random) -> ImageFeatures:
+    def __call__(self, indices: Sequence[int], rng: random.Random) -> ImageFeatures:
         if self.cache.complete:
             return self.cache.features(indices)
         features = self.captioner.encode([self.captioner.prepare(self.examples[index].image) for index in indices])[0]

@@ -23,7 +23,7 @@ from sightline.errors import DataError
 from sightline.io.files import printable, write_atomically
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.nn.hub import DEFAULT_MODEL
-from sightline.recipes.plans import PLANS, SCORES, Places, load_plans, steps
+from sightline.recipes.plans import PLANS, SCORES, Paths, load_plans, steps
 from sightline.tokenizers.base import split_words
 from sightline.types import METRIC_NAMES
 
@@ -274,7 +274,7 @@ def runs(folder: Path) -> str:
         if name not in plans.rows:
             raise DataError(f"{name} has no plan in {plans_file(folder).name}: results/tools/add_row.py writes it")
         data = " ".join(f"--data {own}/" for own in plans.datasets_of(plans.rows[name]))
-        made = "\n".join(f"    {step.command}" for step in steps(plans, name, Places()))
+        made = "\n".join(f"    {step.command}" for step in steps(plans, name, Paths()))
         commands = f"    sightline reproduce {name} {data}\n\n{made}"
         note = f"\n\n{escape(row.note)}" if row.note else ""
         parts.append(

@@ -30,7 +30,7 @@ from sightline.evaluation.metrics import build
 from sightline.evaluation.scoring import evaluate
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sightline.recipes.config import RECIPES, load_recipe, recipe_names
-from sightline.recipes.plans import Places, load_plans, steps
+from sightline.recipes.plans import Paths, load_plans, steps
 
 needs_meteor = pytest.mark.skipif(
     "meteor" not in build(), reason="a row needs METEOR: pip install 'sightline-captions[metrics]'"
@@ -67,7 +67,7 @@ def test_one_command_makes_a_row_equal_to_an_evaluation(
     assert row.recipe == "patch-transformer-word"
     assert title(row) == "Patch transformer from scratch, words: tiny"
     assert row.parameters == row.trainable == load(finished_run).backends[0].parameters
-    made = [step.command for step in steps(load_plans(results / "plans.toml"), "tiny-words", Places())]
+    made = [step.command for step in steps(load_plans(results / "plans.toml"), "tiny-words", Paths())]
     assert made[0].startswith("sightline train patch-transformer-word --data flickr8k/ --output runs/tiny-words --set")
     assert made[1].startswith("sightline evaluate runs/tiny-words --data flickr8k/ --split test --set beam=2 --set len")
     for path in results.iterdir():
@@ -127,9 +127,9 @@ def test_every_recipes_own_command_is_found_again(name: str) -> None:
     recipe = load_recipe(name, header(name, "--set"))
     words = shlex.split((RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0])
     stage = stage_of(recipe, name)
-    places = Places(runs=Path("runs"))
+    paths = Paths(runs=Path("runs"))
     data = [word for own in stage.data for word in ("--data", own)]
-    sets = [word for override in stage.overrides(places) for word in ("--set", override)]
+    sets = [word for override in stage.overrides(paths) for word in ("--set", override)]
     assert ["#", "sightline", "train", name, *data, *sets] == [word.rstrip("/") for word in words]
 
 

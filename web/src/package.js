@@ -7,7 +7,7 @@ const RUNTIME = __RUNTIME__;
 
 export async function load(options = {}) {
   const base = globalThis.document?.baseURI ?? globalThis.location?.href ?? import.meta.url;
-  const folder = (given, own) => new URL(String(given ?? new URL(own, import.meta.url)).replace(/\/?$/, "/"), base).href;
+  const folder = (given, name) => new URL(String(given ?? new URL(name, import.meta.url)).replace(/\/?$/, "/"), base).href;
   const model = folder(options.model, "./model/"), runtime = folder(options.runtime, "./runtime/");
   const urls = { model, runtimeScript: runtime + RUNTIME.script, runtime: runtime + RUNTIME.binary, runtimeBytes: RUNTIME.bytes };
   const captioner = await Captioner.load(urls, options.onProgress ?? (() => {}), options.threads);

@@ -102,7 +102,7 @@ export class ResultView {
     this.sentence.elements.forEach((word, at) => word.setAttribute("aria-pressed", String(at === index)));
     const word = this.result?.words[index];
     byId("whole-caption").hidden = Boolean(word);
-    byId("legend").textContent = word?.heatmap ? `What the model looked at while writing “${word.text}”` : "";
+    byId("legend").textContent = word?.heatmap ? `What the model attended to while writing “${word.text}”` : "";
     if (word || hideOverlay) this.overlay.show(word?.heatmap ?? null, this.result?.frame);
     byId("selected-word").replaceChildren(...(word ? this.detailsOf(word) : []));
   }

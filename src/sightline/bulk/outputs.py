@@ -335,7 +335,7 @@ class PhotoChanges:
             setattr(self, name, getattr(self, name) + value)
 
     def lines(self) -> list[str]:
-        """What people are told, one line for each kind."""
+        """One line for each kind of change."""
         found = []
         if self.sidecars:
             earlier = f", {self.replaced:,} of them for another text, kept as NAME.txt.bak" if self.replaced else ""

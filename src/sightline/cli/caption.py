@@ -1,4 +1,4 @@
-"""``sightline caption``: photos in, sentences out; ``explain``: what the model looked at while writing each word."""
+"""``sightline caption``: photos in, sentences out; ``explain``: what the model attended to while writing each word."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def explain(
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Show what the model looked at while writing each word. A page has up to five captions."""
+    """Show what the model attended to while writing each word. A page has up to five captions."""
     source, target = _files(photo, output, paper)
     if photo == STDIN:
         source = _standard_input()

@@ -132,8 +132,8 @@ def export(
     from sightline.serve.browser import copy_model, copy_page, has_small_graphs
 
     site = web and web.expanduser()
-    own = not (output or int8 or int8_arithmetic or shards or licence)
-    copied = site and own and has_small_graphs(resolve(model))
+    plain = not (output or int8 or int8_arithmetic or shards or licence)
+    copied = site and plain and has_small_graphs(resolve(model))
     if not copied:
         require("onnx", "sightline export")
     if site:

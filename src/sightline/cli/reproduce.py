@@ -19,7 +19,7 @@ from sightline.io.files import printable
 
 if TYPE_CHECKING:
     from sightline.recipes.config import Recipe
-    from sightline.recipes.plans import Places, Plans, Stage, Step
+    from sightline.recipes.plans import Paths, Plans, Stage, Step
 
 log = logging.getLogger(__name__)
 NEEDED = {"train": "train", "export": "onnx"}  # the extra of a command
@@ -46,7 +46,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands that are left, and exit.")] = False,
 ) -> None:
     """Train and score a row of the results again. Finished stages are skipped, interrupted ones continue."""
-    from sightline.recipes.plans import PLANS, Places, load_plans, load_scores, steps
+    from sightline.recipes.plans import PLANS, Paths, load_plans, load_scores, steps
 
     known = load_plans(plans or PLANS)
     published = load_scores() if plans is None else {}
@@ -54,19 +54,19 @@ def reproduce(
         _list_rows(known, published)
         return
     stages = known.stages_of(known.row(row))
-    places = Places(_datasets(known, row, data or []), files, runs, library_weights)
-    commands = list(steps(known, row, places))
+    paths = Paths(_datasets(known, row, data or []), files, runs, library_weights)
+    commands = list(steps(known, row, paths))
     if dry_run:
-        for line in _placeholders(known, row, places, stages):
+        for line in _placeholders(known, row, paths, stages):
             typer.echo(f"# {line}")
         for step in commands:
-            done = is_done(step, stages, places)
+            done = is_done(step, stages, paths)
             typer.echo(f"# done: {step.folder}" if done else _with_resume(step).command)
         return
-    if missing := _missing(known, row, places, data or []):
+    if missing := _missing(known, row, paths, data or []):
         raise ConfigError(missing)
     for step in commands:
-        if is_done(step, stages, places):
+        if is_done(step, stages, paths):
             log.info("%s is there already", step.folder)
             continue
         if extra := NEEDED.get(step.verb):
@@ -110,23 +110,23 @@ def _datasets(plans: Plans, row: str, data: list[str]) -> dict[str, str]:
     return found
 
 
-def _placeholders(plans: Plans, row: str, places: Places, stages: Mapping[str, Stage]) -> list[str]:
+def _placeholders(plans: Plans, row: str, paths: Paths, stages: Mapping[str, Stage]) -> list[str]:
     """What to give for the names in printed commands that stand for folders and files of the user."""
     lines = []
-    absent = [name for name in plans.datasets_of(plans.row(row)) if name not in places.data]
+    absent = [name for name in plans.datasets_of(plans.row(row)) if name not in paths.data]
     if absent:
         shown, given = (" and ".join(f"{name}/" for name in absent), " ".join(["--data FOLDER"] * len(absent)))
         what = "the folder of that dataset" if len(absent) == 1 else "the folders of these datasets"
         lines.append(f"{shown} below: {what} on your machine; give {given} to have it in the commands")
     weights = {stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set}
     names = {name for stage in stages.values() for name in stage.files()}
-    names -= weights if places.library_weights else set()
-    if missing := sorted(name for name in names if not Path(places.file(name)).is_file()):
+    names -= weights if paths.library_weights else set()
+    if missing := sorted(name for name in names if not Path(paths.file(name)).is_file()):
         lines.append(f"{', '.join(missing)}: give their folder, --files FOLDER (results/README.md says more)")
     return lines
 
 
-def _missing(plans: Plans, row: str, places: Places, data: list[str]) -> str:
+def _missing(plans: Plans, row: str, paths: Paths, data: list[str]) -> str:
     """What is not there, before hours are spent; other contents than the published ones are only logged."""
     from sightline.data import find_objects
     from sightline.recipes.plans import other_contents
@@ -135,26 +135,26 @@ def _missing(plans: Plans, row: str, places: Places, data: list[str]) -> str:
     if not data:
         return f"--data is missing: {row} needs {' and '.join(plans.datasets_of(plan))}"
     weights = [stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set]
-    skipped = weights if places.library_weights else []
+    skipped = weights if paths.library_weights else []
     names = dict.fromkeys(name for stage in stages.values() for name in stage.files() if name not in skipped)
-    absent = [name for name in names if not Path(places.file(name)).is_file()]
-    if plan.objects and find_objects(Path(places.dataset(plan.data))) is None:
-        return f"{row} is scored with CHAIR: put object labels, objects.json, into {places.dataset(plan.data)}"
+    absent = [name for name in names if not Path(paths.file(name)).is_file()]
+    if plan.objects and find_objects(Path(paths.dataset(plan.data))) is None:
+        return f"{row} is scored with CHAIR: put object labels, objects.json, into {paths.dataset(plan.data)}"
     if absent:
         advice = ", or --library-weights" if set(absent) <= set(weights) else ""
         return (
             f"{row} needs {', '.join(absent)}: put them into one folder and name it with --files{advice} "
             "(results/README.md says what they are)"
         )
-    for name in [] if places.library_weights else other_contents(plans, stages, places):
+    for name in [] if paths.library_weights else other_contents(plans, stages, paths):
         log.warning("%s is not the file of the published row: the scores may differ", name)
     return ""
 
 
-def is_done(step: Step, stages: Mapping[str, Stage], places: Places) -> bool:
+def is_done(step: Step, stages: Mapping[str, Stage], paths: Paths) -> bool:
     folder = Path(step.folder)
     if step.verb == "train":
-        return _is_trained(folder, stages[step.name].resolved(places))
+        return _is_trained(folder, stages[step.name].resolved(paths))
     if step.verb == "export":
         return (folder / "sightline.json").is_file()
     models = [Path(argument) for argument in step.arguments if (Path(argument) / "config.json").is_file()]

@@ -71,14 +71,14 @@ def serve(
     from sightline.serve.server import listen
     from sightline.serve.server import serve as run
 
-    ours = listen(settings.host, settings.port)
+    sockets = listen(settings.host, settings.port)
 
     from sightline.engine.captioner import load
 
     progress.use_terminal(False)  # the model's thread draws no bars
     captioner = load(*(model or ()), datastore=datastore)
     name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
-    run(captioner, settings, ours, name, _page(captioner, page_model, server_page or datastore is not None))
+    run(captioner, settings, sockets, name, _page(captioner, page_model, server_page or datastore is not None))
 
 
 def _page(captioner: Captioner, chosen: Path | None, on_server: bool) -> BrowserModel:

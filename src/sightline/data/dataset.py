@@ -147,8 +147,8 @@ def mix(datasets: Sequence[Dataset]) -> Dataset:
             raise DataError(f"{dataset.name} in {dataset.root} has no train split: a source to train on needs one")
         report.notes.append(str(dataset.report))
         for split in SPLITS:
-            own = dataset.splits.get(split, [])
-            splits[split] += [replace(example, name=f"{name}/{example.name}", source=name) for example in own]
+            examples = dataset.splits.get(split, [])
+            splits[split] += [replace(example, name=f"{name}/{example.name}", source=name) for example in examples]
     shared = _held_out_elsewhere(splits)
     for example in shared:
         report.add("two_sources", example.name)

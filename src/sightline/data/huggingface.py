@@ -54,11 +54,11 @@ def load(path: str, seed: int) -> Dataset:
     for split, table in splits.items():
         texts = table.select_columns([*columns.captions, *([columns.split] if columns.split else [])])
         for number, row in enumerate(texts):
-            own = str(row[columns.split]) if columns.split else split if published else ""
+            row_split = str(row[columns.split]) if columns.split else split if published else ""
             captions = [text for column in columns.captions for text in captions_in(row[column])]
             for caption in captions or [""]:
                 where = f"{split} row {number}"
-                builder.add(f"{split}/{number:07d}", caption, where=where, split=own.partition("[")[0])
+                builder.add(f"{split}/{number:07d}", caption, where=where, split=row_split.partition("[")[0])
     return builder.finish(seed)
 
 

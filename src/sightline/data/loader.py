@@ -161,7 +161,7 @@ class CaptionLoader:
             return list(range(len(self.captions)))
         photos: list[int] = []
         for weight in sorted(set(self.weights)):
-            group = [photo for photo, own in enumerate(self.weights) if own == weight]
+            group = [photo for photo, value in enumerate(self.weights) if value == weight]
             whole = int(weight)
             photos += group * whole + rng.sample(group, round((weight - whole) * len(group)))
         return photos

@@ -60,9 +60,9 @@ def with_objects(dataset: Dataset, path: Path) -> Dataset:
     for split, examples in dataset.splits.items():
         labelled = []
         for example in examples:
-            own = label_of(example.name, labels)
-            found += own is not None
-            labelled.append(example if own is None else replace(example, objects=own))
+            objects = label_of(example.name, labels)
+            found += objects is not None
+            labelled.append(example if objects is None else replace(example, objects=objects))
         splits[split] = labelled
     if not found:
         raise DataError(f"{printable(path)} labels none of the photos of {dataset.name}: it belongs to other photos")

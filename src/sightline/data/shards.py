@@ -182,7 +182,7 @@ def unused(name: str, used: Container[str]) -> str:
 
 
 def members(file: BinaryIO, name: str) -> Iterator[tarfile.TarInfo | Failure]:
-    """Every entry of a tar file; a damaged stretch is skipped up to the next sound header and comes as a failure.
+    """Every entry of a tar file; a damaged range is skipped up to the next sound header and comes as a failure.
 
     An entry whose size leads out of the file is either the last of a shard that is cut off, or its size is damaged:
     then headers follow.

@@ -56,7 +56,7 @@ class DecodingOptions:
         ]
         if wrong:
             return wrong
-        outside = [
+        out_of_range = [
             f"{entry.name} is {getattr(self, entry.name)}, give {_wanted(entry.metadata['bounds'])}"
             for entry in fields(self)
             if not _within(getattr(self, entry.name), entry.metadata["bounds"])
@@ -76,7 +76,7 @@ class DecodingOptions:
                 "temperature, top_k and top_p act on sampling only, give sample=True with them",
             ),
         ]
-        return [*outside, *(problem for is_conflict, problem in conflicts if is_conflict)]
+        return [*out_of_range, *(problem for is_conflict, problem in conflicts if is_conflict)]
 
 
 def _within(value: float, bounds: Mapping[str, float]) -> bool:

@@ -176,8 +176,8 @@ def try_graphs(folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise CheckpointError(too_much) from None
     if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise CheckpointError(said[0] if said else too_much)
+        message = done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise CheckpointError(message[0] if message else too_much)
     note_tried(folder)
 
 

@@ -178,7 +178,7 @@ def fit(observed: Sequence[Observed], statistics: Statistics, record: dict[str, 
     words = fit_words(observed)
     # A caption's probability is fitted to word probabilities of photos that these were not fitted to.
     halves = split(observed)
-    pairs = [(fit_words(other), own) for own, other in (halves, halves[::-1])]
+    pairs = [(fit_words(other), half) for half, other in (halves, halves[::-1])]
     rows, rights = [], []
     for fitted, group in pairs:
         for one in group:

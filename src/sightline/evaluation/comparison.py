@@ -64,12 +64,12 @@ def compare(
     for path, (captions, given) in zip(files, systems):
         check_same(captions, photos, f"the captions of {printable(path)}")
         if given and references is None:
-            own = {name: photo.references for name, photo in given.items()}
-            if own != {name: photo.references for name, photo in photos.items()}:
+            stored = {name: photo.references for name, photo in given.items()}
+            if stored != {name: photo.references for name, photo in photos.items()}:
                 raise DataError(f"{printable(path)} was scored against other references than {printable(files[0])}")
     names = list(photos)
     texts = [[captions[name] for name in names] for captions, _ in systems]
-    tokens = [prepare(own, [photos[name].references for name in names]) for own in texts]
+    tokens = [prepare(captions, [photos[name].references for name in names]) for captions in texts]
     scores: list[dict[str, float]] = [{} for _ in files]
     differences: list[dict[str, dict[str, float]]] = [{} for _ in files[1:]]
 
@@ -83,7 +83,7 @@ def compare(
         add(metric, [metric.statistics(words, people) for words, people in tokens])
     labels = [photos[name].objects for name in names]
     if wants_chair(labels, metrics):
-        add(Chair(), [Chair().statistics(own, labels) for own in texts])
+        add(Chair(), [Chair().statistics(captions, labels) for captions in texts])
     return Comparison(tuple(map(str, files)), len(names), tuple(scores), tuple(differences))
 
 

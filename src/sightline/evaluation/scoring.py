@@ -376,9 +376,9 @@ def _score(
             for scored, value in zip(single, values):
                 scored[key] = round(float(value), 6)
         # Each source anew: the weights of CIDEr's n-grams come from the references that are scored together.
-        for name, own in sources.items():
+        for name, source_scores in sources.items():
             if not isinstance(metric, Chair) or any(labels[row] is not None for row in members[name]):
-                own |= metric.aggregate(statistics(metric, members[name]))
+                source_scores |= metric.aggregate(statistics(metric, members[name]))
     versions = "+".join(metric.version for metric in metrics)
     signature = "|".join([f"sightline {__version__}", *where, "ptb", *made[:-1], versions, made[-1]])
     images = tuple(

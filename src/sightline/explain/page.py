@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WEB = Path(__file__).parent / "web"
 LEGENDS = {
-    "attention": "Bright is what the model looked at while writing the word: its attention, smoothed to the photo. "
+    "attention": "Bright is what the model attended to while writing the word: its attention, smoothed to the photo. "
     "That is a hint, not a proof, of what made it choose the word.",
     "occlusion": "Bright is where hiding the photo makes the word less likely. A map stays dark where hiding no part "
     "changes the word: the rest of the photo and the words before are enough.",
@@ -59,7 +59,7 @@ def render(explanation: Explanation) -> str:
         certainty=escape(caption.certainty()),
         meaning=_meaning(caption),
         tools=_tools(caption),
-        hint="Select a word to see what the model looked at while writing it, and its alternatives. "
+        hint="Select a word to see what the model attended to while writing it, and its alternatives. "
         "The line under a word is its confidence."
         if caption.words
         else "The caption is empty.",
@@ -130,7 +130,7 @@ def _tools(caption: Caption) -> str:
 
 
 def _panel(word: Word, unchanged: bool) -> str:
-    """The word and its alternatives, all with the model's probability; the calibrated confidence is said in words."""
+    """The word and its alternatives, all with the model's probability; the calibrated confidence is given in words."""
     facts = " · ".join([*([word.level] if word.level else []), *_gate(word)])
     dark = '<p class="quiet">Hiding no part of the photo changes this word.</p>' if unchanged else ""
     level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""

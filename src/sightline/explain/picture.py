@@ -20,7 +20,7 @@ ROW_GAP = 36
 CORNER = 10
 PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116), (232, 229, 222), (222, 148, 38)
 
-ATTENTION = "Bright: what the model looked at while writing the word"
+ATTENTION = "Bright: what the model attended to while writing the word"
 OCCLUSION = "Bright: where hiding the photo makes the word less likely"
 UNCHANGED_LABEL = "no part changes it"  # below a dark map: hiding none of them does
 BAR = "Bar: confidence in the word"

@@ -72,7 +72,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         offline = reason is not None
         found = snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=offline)
     except Exception as error:
-        problem = _refusal(name, revision, error) or ConfigError(
+        problem = _hub_error(name, revision, error) or ConfigError(
             f"{printable(name)} is neither a folder here nor a model on the hub that can be reached "
             f"({reason or type(error).__name__}); check the name and the network"
         )
@@ -147,15 +147,15 @@ def push(folder: str | Path, name: str, private: bool = False, message: str | No
         api.create_repo(name, private=private, exist_ok=True)
         done: Any = api.create_commit(name, operations, commit_message=message or f"Sightline {__version__} model")
     except Exception as error:
-        raise _push_refusal(name, error) from None
+        raise _push_error(name, error) from None
     return Pushed(name, str(done.commit_url))
 
 
 def card(checkpoint: Checkpoint, name: str) -> str:
     """The folder's own README, or one made of what the folder knows; with the hub's header in either case."""
-    own = (checkpoint.folder or Path()) / "README.md"
-    if own.is_file():
-        text = own.read_text(encoding="utf-8", errors="replace")
+    readme = (checkpoint.folder or Path()) / "README.md"
+    if readme.is_file():
+        text = readme.read_text(encoding="utf-8", errors="replace")
         return text if text.startswith("---\n") else HEADER + text
     encoder, decoder = checkpoint.model.encoder, checkpoint.model.decoder
     rows = "".join(f"| {split} | {_scores(checkpoint.metrics.get(split))} |\n" for split in ("test", "dev"))
@@ -196,7 +196,7 @@ def _sizes(name: str, revision: str | None) -> dict[str, int]:
     try:
         info = api.model_info(name, revision=revision, files_metadata=True, timeout=10)
     except Exception as error:
-        if problem := _refusal(name, revision, error):
+        if problem := _hub_error(name, revision, error):
             raise problem from None
         raise
     return {file.rfilename: file.size or 0 for file in info.siblings or () if file.rfilename in FILES}
@@ -211,8 +211,8 @@ def _check_files(name: str, sizes: dict[str, int]) -> None:
             raise CheckpointError(f"{name}: {file} has {size >> 20:,} MB, more than the {limit >> 20:,} MB allowed")
 
 
-def _refusal(name: str, revision: str | None, error: Exception) -> ConfigError | None:
-    """The hub answered, and said no."""
+def _hub_error(name: str, revision: str | None, error: Exception) -> ConfigError | None:
+    """The error that explains an answer of the hub; None where the hub gave no answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -224,7 +224,7 @@ def _refusal(name: str, revision: str | None, error: Exception) -> ConfigError |
     return None
 
 
-def _push_refusal(name: str, error: Exception) -> ConfigError:
+def _push_error(name: str, error: Exception) -> ConfigError:
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     status = getattr(getattr(error, "response", None), "status_code", None)

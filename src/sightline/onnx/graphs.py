@@ -137,9 +137,9 @@ def _tidy(graph: Any, free: dict[str, Free]) -> None:
     first: dict[tuple[Any, ...], str] = {}
     same: dict[str, str] = {}
     for tensor in list(graph.initializer):
-        own = first.setdefault((tensor.data_type, tuple(tensor.dims), tensor.raw_data), tensor.name)
-        if own != tensor.name:
-            same[tensor.name] = own
+        kept = first.setdefault((tensor.data_type, tuple(tensor.dims), tensor.raw_data), tensor.name)
+        if kept != tensor.name:
+            same[tensor.name] = kept
             graph.initializer.remove(tensor)
     for node in graph.node:
         del node.metadata_props[:]

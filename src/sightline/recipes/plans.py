@@ -47,17 +47,17 @@ class Stage(Part):
         found = [self.set[key] for key in FILE_KEYS if key in self.set]
         return [name for value in found for name in ([value] if isinstance(value, str) else value)]
 
-    def overrides(self, places: Places) -> list[str]:
+    def overrides(self, paths: Paths) -> list[str]:
         """As ``--set`` takes them."""
         return [
-            f"{key}={override_text(places.value(key, value))}"
+            f"{key}={override_text(paths.value(key, value))}"
             for key, value in self.set.items()
-            if not (key == "encoder.weights" and places.library_weights)
+            if not (key == "encoder.weights" and paths.library_weights)
         ]
 
-    def resolved(self, places: Places) -> Recipe:
+    def resolved(self, paths: Paths) -> Recipe:
         """The recipe with every override."""
-        return load_recipe(self.recipe, self.overrides(places))
+        return load_recipe(self.recipe, self.overrides(paths))
 
 
 class RowPlan(Part):
@@ -108,8 +108,8 @@ class Plans(Part):
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where things lie: datasets by format, weight and text files, and the folder for runs."""
+class Paths:
+    """The paths of datasets by format, weight and text files, and the folder for runs."""
 
     data: Mapping[str, str] = field(default_factory=dict)
     files: Path | None = None
@@ -147,15 +147,15 @@ class Step:
         return shlex.join(["sightline", self.verb, *self.arguments])
 
 
-def steps(plans: Plans, name: str, places: Places) -> Iterator[Step]:
+def steps(plans: Plans, name: str, paths: Paths) -> Iterator[Step]:
     """The commands that make a row, in order."""
     row = plans.row(name)
     for stage_name, stage in plans.stages_of(row).items():
-        folder = places.run(stage_name)
-        data = [word for own in stage.data for word in ("--data", places.dataset(own))]
-        changes = [word for override in stage.overrides(places) for word in ("--set", override)]
+        folder = paths.run(stage_name)
+        data = [word for name in stage.data for word in ("--data", paths.dataset(name))]
+        changes = [word for override in stage.overrides(paths) for word in ("--set", override)]
         yield Step("train", stage_name, folder, [stage.recipe, *data, "--output", folder, *changes])
-    models = [places.run(model) for model in row.models]
+    models = [paths.run(model) for model in row.models]
     if row.export:
         source, target = models[0], f"{models[0]}-exported"
         yield Step("export", Path(target).name, target, [source, "--output", target, *row.export])
@@ -164,9 +164,9 @@ def steps(plans: Plans, name: str, places: Places) -> Iterator[Step]:
     people = [] if models else ["--human"]
     together = ["--ensemble"] if len(models) > 1 else []
     options = [word for key, value in row.decoding.items() for word in ("--set", f"{key}={value}")]
-    data = ["--data", places.dataset(row.data), "--split", "test"]
-    output = ["--output", places.run(scored)]
-    yield Step("evaluate", scored, places.run(scored), [*people, *models, *together, *data, *options, *output])
+    data = ["--data", paths.dataset(row.data), "--split", "test"]
+    output = ["--output", paths.run(scored)]
+    yield Step("evaluate", scored, paths.run(scored), [*people, *models, *together, *data, *options, *output])
 
 
 def load_plans(path: Path = PLANS) -> Plans:
@@ -189,10 +189,10 @@ def load_scores(path: Path = SCORES) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def other_contents(plans: Plans, stages: Mapping[str, Stage], places: Places) -> list[str]:
+def other_contents(plans: Plans, stages: Mapping[str, Stage], paths: Paths) -> list[str]:
     """Files of these stages whose content is not that of the published rows."""
     names = dict.fromkeys(name for stage in stages.values() for name in stage.files() if name in plans.files)
-    return [name for name in names if not _digest(Path(places.file(name))).startswith(plans.files[name])]
+    return [name for name in names if not _digest(Path(paths.file(name))).startswith(plans.files[name])]
 
 
 def _digest(path: Path) -> str:

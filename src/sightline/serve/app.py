@@ -45,7 +45,7 @@ DISCONNECTED = 499  # never sent, only counted: the status nginx uses for this c
 ERRORS = {404: NOT_FOUND, 405: "not with this method: see /docs"}
 
 DESCRIPTION = """\
-Describes photos in one sentence, and shows what the model looked at for each word. Send a form with files, or JSON
+Describes photos in one sentence, and shows what the model attended to for each word. Send a form with files, or JSON
 with base64:
 
 ```sh

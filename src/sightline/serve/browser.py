@@ -148,7 +148,9 @@ def _is_export_of(folder: Path, model: Path | None) -> bool:
         manifest = Manifest.read(folder)
         sizes = [(folder / f"{name}.onnx").stat().st_size == graph.bytes for name, graph in manifest.graphs.items()]
         hashes = {
-            file_hash(place / WEIGHTS) for place in (folder, model) if place is not None and (place / WEIGHTS).is_file()
+            file_hash(parent / WEIGHTS)
+            for parent in (folder, model)
+            if parent is not None and (parent / WEIGHTS).is_file()
         }
     except (CheckpointError, OSError):
         return False

@@ -164,8 +164,8 @@ class FeatureCache:
         first = getattr(self._segments[where[0, 0]], name) if len(rows) else np.empty((0, 0))
         values = np.empty((len(rows), *first.shape[1:]), np.float16)
         for segment in np.unique(where[:, 0]):
-            own = where[:, 0] == segment
-            values[own] = getattr(self._segments[segment], name)[where[own, 1]]
+            in_segment = where[:, 0] == segment
+            values[in_segment] = getattr(self._segments[segment], name)[where[in_segment, 1]]
         return values
 
 

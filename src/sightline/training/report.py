@@ -114,7 +114,7 @@ class Chart:
         across = [epoch for epoch in ticks(first, last, whole=True) if first <= epoch <= last]
         return across, ticks(min(values), max(values))
 
-    def place(self, point: tuple[float, float]) -> tuple[float, float]:
+    def position(self, point: tuple[float, float]) -> tuple[float, float]:
         """Where a point lies in the picture."""
         first, last = self.epochs
         _, up = self.frame()
@@ -159,20 +159,20 @@ def chart_svg(chart: Chart) -> str:
     across, up = chart.frame()
     parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(chart.title)}</text>']
     for value in up:
-        _, y = chart.place((chart.epochs[0], value))
+        _, y = chart.position((chart.epochs[0], value))
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
     for epoch in across:
-        x, _ = chart.place((epoch, up[0]))
+        x, _ = chart.position((epoch, up[0]))
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{epoch:g}</text>')
     for colour, (label, points) in zip(COLOURS, chart.curves.items()):
-        placed = [chart.place(point) for point in points]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        positions = [chart.position(point) for point in points]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"><title>{escape(label)}, epoch {epoch:g}: '
             f"{value:.4g}</title></circle>"
-            for (x, y), (epoch, value) in zip(placed, points)
+            for (x, y), (epoch, value) in zip(positions, points)
         ]
     legend = " · ".join(
         f'<span style="color:{colour}">●</span> {escape(label)}' for colour, label in zip(COLOURS, chart.curves)
@@ -192,7 +192,7 @@ def draw_charts(charts: Sequence[Chart]) -> Image.Image:
         across, up = chart.frame()
 
         def at(point: tuple[float, float], chart: Chart = chart, number: int = number) -> tuple[float, float]:
-            x, y = chart.place(point)
+            x, y = chart.position(point)
             return SCALE * x, SCALE * (y + number * HEIGHT)
 
         top = SCALE * number * HEIGHT
@@ -206,9 +206,9 @@ def draw_charts(charts: Sequence[Chart]) -> Image.Image:
             pen.text((x, y + SCALE * 14), f"{epoch:g}", INK, font, anchor="mm")
         left: float = SCALE * (WIDTH - RIGHT)
         for colour, (label, points) in reversed([*zip(COLOURS, chart.curves.items())]):
-            placed = [at(point) for point in points]
-            pen.line(placed, colour, 2 * SCALE, joint="curve")
-            for point in placed:
+            positions = [at(point) for point in points]
+            pen.line(positions, colour, 2 * SCALE, joint="curve")
+            for point in positions:
                 pen.circle(point, 3 * SCALE, colour)
             pen.text((left, top + SCALE * 6), label, colour, font, anchor="ra")  # from the right
             left -= font.getlength(label) + 10 * SCALE
@@ -245,11 +245,12 @@ def _samples(folder: Path, examples: Sequence[Example]) -> str:
 
 def word_shares(captions: Mapping[str, str], examples: Sequence[Example]) -> dict[str, tuple[float, float]]:
     """For each frequent word, the shares of the model's captions and of people's captions that have it."""
-    ours, theirs = prepare([captions[one.name] for one in examples], [one.captions for one in examples])
-    people = [words for several in theirs for words in several]
-    counts = [Counter(word for words in side for word in set(words)) for side in (ours, people)]
+    predictions, references = prepare([captions[one.name] for one in examples], [one.captions for one in examples])
+    people = [words for several in references for words in several]
+    counts = [Counter(word for words in side for word in set(words)) for side in (predictions, people)]
     shares = {
-        word: (counts[0][word] / len(ours), counts[1][word] / max(1, len(people))) for word in counts[0] | counts[1]
+        word: (counts[0][word] / len(predictions), counts[1][word] / max(1, len(people)))
+        for word in counts[0] | counts[1]
     }
     return {word: pair for word, pair in shares.items() if max(pair) >= RARE}
 

@@ -118,9 +118,9 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]
     views = data.views if data.augment else 1
-    taught = teacher_photos(teacher, train, views, data.cache_precision) if teacher else None
-    if teacher and taught and isinstance(recipe.objective, Distillation) and recipe.objective.captions:
-        extra = teacher_captions(teacher, taught, recipe.objective.captions)
+    teacher_data = teacher_photos(teacher, train, views, data.cache_precision) if teacher else None
+    if teacher and teacher_data and isinstance(recipe.objective, Distillation) and recipe.objective.captions:
+        extra = teacher_captions(teacher, teacher_data, recipe.objective.captions)
         train_captions = [(*human, *more) for human, more in zip(train_captions, extra)]
     if data.text is not None:
         if training.metric != "loss":
@@ -135,13 +135,15 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
         objective,
         CaptionLoader(
             [[tokenizer.encode(text) for text in captions] for captions in train_captions],
-            photo_source(model, train, recipe, augment=data.augment, views=taught.cache.views if taught else 1),
+            photo_source(
+                model, train, recipe, augment=data.augment, views=teacher_data.cache.views if teacher_data else 1
+            ),
             batch_size=training.batch_size,
             choice=data.captions,
             per_photo=data.captions_per_photo,
             by_length=data.by_length,
             seed=training.seed,
-            teacher=taught,
+            teacher=teacher_data,
             weights=weights,
             **common,
         ),

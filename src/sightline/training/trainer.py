@@ -287,9 +287,9 @@ class Trainer:
         if len(sources) > 1:
             scores["sources"] = {}
             for source in sources:
-                own = [i for i, example in enumerate(examples) if example.source == source]
-                references = [examples[i].captions for i in own]
-                scores["sources"][source] = score([captions[i] for i in own], references, QUICK_METRICS)
+                rows = [i for i, example in enumerate(examples) if example.source == source]
+                references = [examples[i].captions for i in rows]
+                scores["sources"][source] = score([captions[i] for i in rows], references, QUICK_METRICS)
         return scores
 
     def _select(self, record: dict[str, Any]) -> None:

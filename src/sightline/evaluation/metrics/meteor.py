@@ -58,19 +58,21 @@ def find_matches(hypothesis: Sentence, reference: Sentence) -> list[list[Match]]
     texts, stems, synsets = hypothesis.positions
     for start, (word, matches) in enumerate(zip(reference.words, found, strict=False)):
         equal = texts.get(word.text, ())
-        matches += [Match(EXACT, place, 1, start, 1) for place in equal]
+        matches += [Match(EXACT, position, 1, start, 1) for position in equal]
         related = stems.get(word.stem, ())
         if len(related) > len(equal):
-            matches += [Match(STEM, place, 1, start, 1) for place in related if place not in equal]
+            matches += [Match(STEM, position, 1, start, 1) for position in related if position not in equal]
         if not word.synsets.isdisjoint(synsets):
-            places = {place for group in word.synsets & synsets.keys() for place in synsets[group]}.difference(equal)
-            matches += [Match(SYNONYM, place, 1, start, 1) for place in sorted(places)]
+            positions = {position for group in word.synsets & synsets.keys() for position in synsets[group]}.difference(
+                equal
+            )
+            matches += [Match(SYNONYM, position, 1, start, 1) for position in sorted(positions)]
     phrases = [
-        ((0, length, rank, place), Match(PARAPHRASE, place, other_length, start, length))
-        for (start, length), rank, (place, other_length) in _paraphrases(reference, hypothesis)
+        ((0, length, rank, position), Match(PARAPHRASE, position, other_length, start, length))
+        for (start, length), rank, (position, other_length) in _paraphrases(reference, hypothesis)
     ] + [
-        ((1, place, length, rank), Match(PARAPHRASE, place, length, start, other_length))
-        for (place, length), rank, (start, other_length) in _paraphrases(hypothesis, reference)
+        ((1, position, length, rank), Match(PARAPHRASE, position, length, start, other_length))
+        for (position, length), rank, (start, other_length) in _paraphrases(hypothesis, reference)
     ]
     for _, match in sorted(phrases):
         found[match.reference_start].append(match)
@@ -78,13 +80,13 @@ def find_matches(hypothesis: Sentence, reference: Sentence) -> list[list[Match]]
 
 
 def _paraphrases(sentence: Sentence, other: Sentence) -> list[tuple[tuple[int, int], int, tuple[int, int]]]:
-    """Phrase of the sentence, rank among its paraphrases in the table, place of that paraphrase in the other one."""
+    """Phrase of the sentence, rank among its paraphrases in the table, position of that paraphrase in the other one."""
     return [
-        (phrase, paraphrases[row], place)
+        (phrase, paraphrases[row], position)
         for key, paraphrases in sentence.paraphrases.items()
         for row in paraphrases.keys() & other.phrases.keys()
         for phrase in sentence.phrases[key]
-        for place in other.phrases[row]
+        for position in other.phrases[row]
     ]
 
 

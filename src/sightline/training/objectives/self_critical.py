@@ -62,11 +62,11 @@ class SelfCritical(Objective):
         """``context`` gives the tokenizer, and the captions, sources and labelled objects of the training photos."""
         self.tokenizer = context.tokenizer
         references: dict[str, list[list[list[str]]]] = defaultdict(list)
-        self.places: list[tuple[str, int]] = []  # of each photo: its source, and its number there
+        self.source_indices: list[tuple[str, int]] = []  # of each photo: its source, and its index there
         for source, captions in zip(context.sources, context.references):
-            self.places.append((source, len(references[source])))
+            self.source_indices.append((source, len(references[source])))
             references[source].append([[*tokenize(text), END] for text in captions])
-        self.cider = {source: CiderReward(own) for source, own in references.items()}
+        self.cider = {source: CiderReward(texts) for source, texts in references.items()}
         self.max_length = context.tokenizer.max_length
         if not self.truth_penalty:
             return
@@ -120,15 +120,15 @@ class SelfCritical(Objective):
 
     def _rewards(self, photos: Sequence[int], texts: Sequence[list[str]]) -> tuple[Tensor, Tensor]:
         """Each caption's reward, and how many different objects it names that its photo lacks: both (R,)."""
-        places = [self.places[photo] for photo in photos]
-        found = [self.cider[source].score([place], [words])[0] for (source, place), words in zip(places, texts)]
+        positions = [self.source_indices[photo] for photo in photos]
+        found = [self.cider[source].score([index], [words])[0] for (source, index), words in zip(positions, texts)]
         cider = torch.tensor(found, dtype=torch.float32)
         false_objects = torch.zeros_like(cider)
         if self.truth_penalty:
             for row, (photo, words) in enumerate(zip(photos, texts)):
                 if (labels := self.objects[photo]) is not None:
                     named = _mentions(" ".join(words).removesuffix(END))
-                    false_objects[row] = len({own.categories for own in named if not own.is_in(labels)})
+                    false_objects[row] = len({mention.categories for mention in named if not mention.is_in(labels)})
         return cider - self.truth_penalty * false_objects, false_objects
 
     def _texts(self, tokens: Tensor) -> list[list[str]]:
