@@ -116,11 +116,11 @@ def photos(tiny_flickr8k_kept: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """A command sets logging up for the rest of its process, which here is all the other tests'."""
-    ours, root = logging.getLogger("sightline"), logging.getLogger()
-    before = ours.handlers, ours.propagate, ours.level, list(root.handlers)
+    package_log, root = logging.getLogger("sightline"), logging.getLogger()
+    before = package_log.handlers, package_log.propagate, package_log.level, list(root.handlers)
     yield
-    ours.handlers, ours.propagate, root.handlers = before[0], before[1], before[3]
-    ours.setLevel(before[2])
+    package_log.handlers, package_log.propagate, root.handlers = before[0], before[1], before[3]
+    package_log.setLevel(before[2])
     progress.use_terminal(False)
 
 

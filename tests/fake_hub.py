@@ -18,7 +18,7 @@ TOKEN = "hf_made-up-for-a-test"
 
 @dataclass
 class FakeHub:
-    """``repos[name][file]`` is a file's content. ``asked`` are the requests so far, ``lies`` sizes told instead."""
+    """``repos[name][file]`` is a file's content. ``asked`` are the requests, ``lies`` wrong sizes it reports."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     lies: dict[str, int] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class _Answers(BaseHTTPRequestHandler):
         elif "/preupload/" in path:
             files = json.loads(body)["files"]
             modes = {file["path"]: "lfs" if file["path"].endswith(".safetensors") else "regular" for file in files}
-            told = [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes.items()]
-            self._json(200, {"files": told})
+            files = [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes.items()]
+            self._json(200, {"files": files})
         elif path.endswith("/info/lfs/objects/batch"):
             objects = [
                 {**wanted, "actions": {"upload": {"href": f"{self.hub.address}/large/{wanted['oid']}"}}}

@@ -1,4 +1,4 @@
-"""A caption that no model said."""
+"""A caption that no model generated."""
 
 from __future__ import annotations
 

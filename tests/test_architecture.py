@@ -1,4 +1,4 @@
-"""The house plan holds: imports point upwards only, `import sightline` stays light, registries are plain dicts."""
+"""The architecture: imports point upwards only, `import sightline` stays light, registries are plain dicts."""
 
 from __future__ import annotations
 

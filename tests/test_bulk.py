@@ -491,7 +491,7 @@ def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tm
 
 def test_the_errors_are_a_list_to_run_again(photos: Path, tiny_model: Path, tmp_path: Path):
     bulk(photos, tmp_path / "a.csv", tiny_model, "csv")
-    shutil.copy(names(photos)[0], photos / BROKEN)  # mended
+    shutil.copy(names(photos)[0], photos / BROKEN)  # replaced by a sound photo
     summary = bulk([str(tmp_path / "a.errors.csv")], tmp_path / "b.csv", tiny_model, "csv")
     assert (summary.photos, summary.failed) == (1, 0)
 

@@ -190,11 +190,11 @@ def test_parts_of_a_version_with_other_columns_are_not_mixed_with_ours(
     with pytest.raises(KeyboardInterrupt):
         run()
     part = output.folder / f"part-000000.{form}"
-    ours = part.read_bytes()
+    content = part.read_bytes()
     drop_column(part, "ood_score")
     with pytest.raises(ConfigError, match=r"^.*another version .* unsure, finished.* ood_score, .*--overwrite$"):
         run()
-    part.write_bytes(ours)
+    part.write_bytes(content)
     assert run().photos == 3 * PART
 
 

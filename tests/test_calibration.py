@@ -85,9 +85,9 @@ def made_world(photos: int, seed: int = 0, features: int = 20) -> tuple[list[Obs
     for _ in range(photos):
         names = dice.choice(list(VOCABULARY), 5, replace=False)
         truth = np.clip([VOCABULARY[name] + dice.normal(0, 0.15) for name in names], 0.02, 0.98)
-        told = [1 / (1 + math.exp(-(math.log(true / (1 - true)) + 2))) for true in truth]
-        words = tuple(Word(str(name), chance) for name, chance in zip(names, told))
-        caption = Caption(" ".join(names), words, float(np.log(told).sum()))
+        probabilities = [1 / (1 + math.exp(-(math.log(true / (1 - true)) + 2))) for true in truth]
+        words = tuple(Word(str(name), probability) for name, probability in zip(names, probabilities))
+        caption = Caption(" ".join(names), words, float(np.log(probabilities).sum()))
         observed.append(Observed(dice.normal(size=features) * scale, caption, tuple(dice.random(5) < truth)))
     return observed, dice.normal(size=(500, features)) * scale
 
@@ -112,7 +112,7 @@ def test_the_fit_holds_on_photos_it_has_not_seen() -> None:
 
 
 def test_the_check_judges_no_photo_by_itself() -> None:
-    """Words that occur once have offsets learnt by heart: judged on themselves they would look right every time."""
+    """The offset of a word that occurs once is memorised: on the photo it was fitted to, it would always seem right."""
     dice = np.random.default_rng(0)
     observed = [
         Observed(dice.normal(size=4), Caption(f"w{n}", (Word(f"w{n}", 0.5),), -1.0), (bool(dice.random() < 0.5),))

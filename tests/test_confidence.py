@@ -84,9 +84,9 @@ def test_a_strange_photo_or_a_doubtful_caption_is_marked(
     assert caption.others[0].unsure is unsure, "other candidates are judged, too"
     assert caption.others[0].calibrated is not None
     assert caption.text == "a dog barks", "the bare words stay bare"
-    told = caption.as_dict()
-    assert (told["caption"], told["calibrated"], told["unsure"]) == ("a dog barks", True, unsure)
-    assert set(told["words"][0]) == {"text", "probability", "confidence"}
+    output = caption.as_dict()
+    assert (output["caption"], output["calibrated"], output["unsure"]) == ("a dog barks", True, unsure)
+    assert set(output["words"][0]) == {"text", "probability", "confidence"}
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_a_caption_nobody_calibrated_is_as_before_and_says_so() -> None:
     assert caption.words[1].confidence == caption.words[1].probability
     assert (caption.unsure, caption.ood_score) == (False, None)
     assert caption.certainty() == "52% confidence, uncalibrated"
-    told = caption.as_dict()
-    assert (told["calibrated"], told["unsure"]) == (False, False)
-    assert "ood_score" not in told
-    assert set(told["words"][0]) == {"text", "probability"}
+    output = caption.as_dict()
+    assert (output["calibrated"], output["unsure"]) == (False, False)
+    assert "ood_score" not in output
+    assert set(output["words"][0]) == {"text", "probability"}
 
 
 def test_captions_without_words_or_content_have_a_chance() -> None:
@@ -159,9 +159,9 @@ def test_one_dimension_is_enough() -> None:
     assert photos.ood_score(np.array([[1.0], [3.0]])).tolist() == [0, 4]
 
 
-def _set(place: str, value: object):
+def _set(key: str, value: object):
     def change(data: dict) -> None:
-        *path, last = place.split(".")
+        *path, last = key.split(".")
         for part in path:
             data = data[part]
         data[last] = value
@@ -188,9 +188,9 @@ def _set(place: str, value: object):
 def test_a_damaged_file_is_one_line(spoil) -> None:
     data = made().to_json()
     spoil(data)
-    with pytest.raises(CheckpointError, match=r"confidence\.json is damaged") as told:
+    with pytest.raises(CheckpointError, match=r"confidence\.json is damaged") as raised:
         Confidence.from_json(data)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_another_models_file_is_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -244,9 +244,9 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     pytest.importorskip("fastapi")
     from sightline.serve.schemas import CaptionOut, ExplanationOut
 
-    told = ExplanationOut.model_validate(explanation.as_dict())
-    assert (told.unsure, told.calibrated, told.sentence[:8]) == (True, True, "unsure: ")
-    assert told.certainty.startswith("unsure: unlike the photos it was trained on")
+    output = ExplanationOut.model_validate(explanation.as_dict())
+    assert (output.unsure, output.calibrated, output.sentence[:8]) == (True, True, "unsure: ")
+    assert output.certainty.startswith("unsure: unlike the photos it was trained on")
     plain = explanation.caption.as_dict()
     assert CaptionOut.model_validate(plain).model_dump(exclude_none=True) == plain, "the published form has every field"
 
@@ -255,8 +255,8 @@ def test_every_kind_of_output_tells_why_a_caption_is_unsure(
     calibrated: Path, photos: list[Path], tmp_path: Path, command: Command
 ) -> None:
     chosen = [*photos[:3], "--model", calibrated]
-    told = json.loads(command("caption", *chosen, "--json").out)
-    expected = [(one["source"], one["unsure"], one["ood_score"]) for one in told]
+    output = json.loads(command("caption", *chosen, "--json").out)
+    expected = [(one["source"], one["unsure"], one["ood_score"]) for one in output]
     assert all(unsure and ood_score > 1 for _, unsure, ood_score in expected)
     tables = [csv.DictReader(io.StringIO(command("caption", *chosen, "--csv").out))]
     assert command("bulk", *chosen, "-o", tmp_path / "table.csv", "--workers", 0).code == 0

@@ -435,7 +435,7 @@ def test_impossible_options_are_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"beam": 0}, "beam is 0, give 1 to 1000"),
         ({"max_length": 2}, "max_length is 2, give 3 or more"),
@@ -447,10 +447,10 @@ def test_impossible_options_are_refused(wrong):
         ),
     ],
 )
-def test_a_refusal_says_what_is_allowed(wrong, told):
+def test_a_refusal_says_what_is_allowed(wrong, message):
     with pytest.raises(ConfigError) as error:
         DecodingOptions(**wrong)
-    assert str(error.value) == f"decoding options: {told}"
+    assert str(error.value) == f"decoding options: {message}"
 
 
 @pytest.mark.parametrize("seed", [2**63 - 1, 1 - 2**63])
@@ -549,20 +549,20 @@ def patient_search(table: np.ndarray, options: DecodingOptions) -> tuple[list[tu
     finished: Finished = []
     history = []
     for step in range(options.max_length - 1):
-        grown = [
+        extended = [
             (total + log_prob, [*tokens, token])
             for total, tokens in beams
             for token, log_prob in enumerate(log_probs[step, [START, *tokens][-1]].tolist())
             if log_prob > -np.inf
         ]
-        grown = sorted(grown, key=lambda pair: -pair[0])[: 2 * options.beam]
+        extended = sorted(extended, key=lambda pair: -pair[0])[: 2 * options.beam]
         finished += [
             (total / len(tokens) ** options.length_penalty, tokens[:-1])
-            for total, tokens in grown[: options.beam]
+            for total, tokens in extended[: options.beam]
             if tokens[-1] == END
         ]
         finished = sorted(finished, key=lambda pair: -pair[0])[: options.beam]
-        beams = [(total, tokens) for total, tokens in grown if tokens[-1] != END][: options.beam]
+        beams = [(total, tokens) for total, tokens in extended if tokens[-1] != END][: options.beam]
         history.append((beams[0][0], list(finished)))
     return history, finished
 

@@ -81,8 +81,8 @@ def test_a_teacher_that_is_not_there_is_named_with_what_to_do(photos, tmp_path):
 def test_both_draw_their_view_from_one_chance(photos, teacher):
     parts = build_parts(parse_recipe(student(teacher), []), load_dataset(photos))
     drawn = []
-    parts.train.source = lambda indices, chance: drawn.append([chance.randrange(2) for _ in indices])
-    parts.train.teacher = lambda indices, chance: drawn.append([chance.randrange(2) for _ in indices])
+    parts.train.source = lambda indices, rng: drawn.append([rng.randrange(2) for _ in indices])
+    parts.train.teacher = lambda indices, rng: drawn.append([rng.randrange(2) for _ in indices])
     for epoch in range(8):
         list(parts.train.epoch(epoch))
     assert drawn[::2] == drawn[1::2]
@@ -123,8 +123,8 @@ def test_where_a_linear_map_fits_exactly_both_decoders_read_the_same(photos, tea
     turn = torch.linalg.qr(torch.randn(384, 384, generator=torch.Generator().manual_seed(0))).Q
     plain = parts.train.teacher
 
-    def turned(indices, chance):
-        features = plain(indices, chance)
+    def turned(indices, rng):
+        features = plain(indices, rng)
         return type(features)(features.grid @ turn, features.pooled @ turn, features.height, features.width)
 
     parts.train.source = turned
@@ -135,8 +135,8 @@ def test_where_a_linear_map_fits_exactly_both_decoders_read_the_same(photos, tea
     assert before > 0.5
     assert after < 0.05
     words = batch.tokens[:, :-1]
-    ours, theirs = parts.model(batch.photos, words).logits, taught(batch.teacher, words).logits
-    assert (ours - theirs).abs().mean() < 0.1 * theirs.std()
+    found, expected = parts.model(batch.photos, words).logits, taught(batch.teacher, words).logits
+    assert (found - expected).abs().mean() < 0.1 * expected.std()
 
 
 def test_only_a_decoder_of_the_same_kind_can_start_from_the_teacher(photos, teacher):

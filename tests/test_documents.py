@@ -98,7 +98,9 @@ def commands(page: Path) -> Iterator[list[str]]:
         for line in block.replace("\\\n", " ").splitlines():
             for part in re.split(r"&&|\|(?!\|)", line.replace("…", "")):
                 words = shlex.split(re.sub(r"\[(\w+)\]", r"\1", part), comments=True)
-                starts = [place for place, word in enumerate(words) if word in ("sightline", ".venv/bin/sightline")]
+                starts = [
+                    position for position, word in enumerate(words) if word in ("sightline", ".venv/bin/sightline")
+                ]
                 if starts and words[starts[0] - 1 : starts[0]] != ["install"]:
                     words = words[starts[0] + 1 :]
                     yield words[: words.index(">")] if ">" in words else words

@@ -108,15 +108,15 @@ def check_corners(encoder: Encoder) -> None:
     plain = noise(encoder)
     before, _ = outputs(encoder, plain)
     corners = {(0, 0): 0, (0, 1): encoder.width - 1, (1, 0): encoder.width * (encoder.height - 1), (1, 1): -1}
-    for (down, right), place in corners.items():
+    for (down, right), cell in corners.items():
         changed = plain.clone()
         part = size // max(4, encoder.height)
         rows, columns = (slice(-part, None) if side else slice(part) for side in (down, right))
         changed[..., rows, columns] = 3.0
         after, _ = outputs(encoder, changed)
         change = (after - before)[0].norm(dim=-1)
-        elsewhere = torch.tensor([change[other] for other in corners.values() if other != place])
-        assert change[place] > elsewhere.max()
+        elsewhere = torch.tensor([change[other] for other in corners.values() if other != cell])
+        assert change[cell] > elsewhere.max()
 
 
 def test_the_one_vector_depends_on_the_photo(encoder: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""Evaluations: one protocol for every system, told in the signature; what is not comparable is not compared."""
+"""Evaluations: one protocol for every system, stated in the signature; only comparable scores are compared."""
 
 from __future__ import annotations
 
@@ -175,14 +175,14 @@ def labelled(tiny_flickr8k_kept: Path) -> Dataset:
     return replace(dataset, splits={**dataset.splits, "train": examples})
 
 
-def said(dataset: Dataset, *captions: str) -> dict[str, str]:
+def captions_by_name(dataset: Dataset, *captions: str) -> dict[str, str]:
     """These captions for the photos of train in turn."""
     names = [example.name for example in dataset.examples("train")]
     return {name: captions[number % len(captions)] for number, name in enumerate(names)}
 
 
 def test_photos_with_labels_are_scored_by_chair(labelled: Dataset, tmp_path: Path):
-    captions = said(labelled, "a dog", "a dog and a cat")
+    captions = captions_by_name(labelled, "a dog", "a dog and a cat")
     result = evaluate(None, labelled, "train", captions=captions, metrics=["cider", "chair"], output=tmp_path)
     assert result.scores["chair_s"] == 1 / 2
     assert result.scores["chair_i"] == pytest.approx(1 / 3)
@@ -195,7 +195,7 @@ def test_photos_with_labels_are_scored_by_chair(labelled: Dataset, tmp_path: Pat
     assert "chair_s" in score_results(captions, labelled, "train").scores  # whatever can be scored is
     assert "chair_s" not in score_results(captions, labelled, "train", ["cider"]).scores
     other = tmp_path / "other"
-    evaluate(None, labelled, "train", captions=said(labelled, "a dog"), metrics=["cider"], output=other)
+    evaluate(None, labelled, "train", captions=captions_by_name(labelled, "a dog"), metrics=["cider"], output=other)
     assert compare([tmp_path, other], metrics=["chair"]).differences[0]["chair_s"]["difference"] == -1 / 2
 
 
@@ -222,8 +222,11 @@ def test_labels_that_cannot_be_used_are_said_in_one_line(
     odd = [replace(example, objects=frozenset({"sofa"})) for example in labelled.examples("train")]
     dataset = replace(labelled, splits={**labelled.splits, "train": odd})
     with pytest.raises(DataError, match=r"1 name that COCO's 80 categories lack \(sofa\)"):
-        evaluate(None, dataset, "train", captions=said(dataset, "a dog"), metrics=["chair"])
-    assert "cider" in evaluate(None, dataset, "train", captions=said(dataset, "a dog"), metrics=["cider"]).scores
+        evaluate(None, dataset, "train", captions=captions_by_name(dataset, "a dog"), metrics=["chair"])
+    assert (
+        "cider"
+        in evaluate(None, dataset, "train", captions=captions_by_name(dataset, "a dog"), metrics=["cider"]).scores
+    )
     with pytest.raises(DataError, match=r"missing\.json"):
         score_results(perfect, tiny_flickr8k_kept, metrics=["chair"], objects=tmp_path / "missing.json")
     (tmp_path / "others.json").write_text('{"categories": ["dog"], "photos": {"elsewhere.jpg": [0]}}')
@@ -234,7 +237,7 @@ def test_labels_that_cannot_be_used_are_said_in_one_line(
 def test_photos_without_labels_are_counted_in_a_warning(labelled: Dataset, caplog: pytest.LogCaptureFixture):
     examples = labelled.examples("train")
     some = replace(labelled, splits={**labelled.splits, "train": [replace(examples[0], objects=None), *examples[1:]]})
-    result = evaluate(None, some, "train", captions=said(some, "a cat"), metrics=["chair"])
+    result = evaluate(None, some, "train", captions=captions_by_name(some, "a cat"), metrics=["chair"])
     assert result.scores == {"chair_s": 1, "chair_i": 1}
     assert caplog.messages == ["1 of 8 photos have no object labels: CHAIR counts the others"]
 
@@ -371,8 +374,8 @@ def test_the_page_lists_the_best_first_and_no_photo_twice(evaluated: Evaluation)
         replace(image, name=f"photo{number}", image=None, scores={"cider": number / 10}) for number in range(7)
     )
     page = render_page(replace(evaluated, images=images), count=20)
-    places = [page.index(f">photo{number}<") for number in (6, 5, 4, 3, 0, 1, 2)]
-    assert places == sorted(places)
+    positions = [page.index(f">photo{number}<") for number in (6, 5, 4, 3, 0, 1, 2)]
+    assert positions == sorted(positions)
     assert page.count("<figure>") == 7
     with pytest.raises(ConfigError, match="CIDEr-D"):
         render_page(replace(evaluated, images=(replace(image, scores={}),)))

@@ -68,14 +68,14 @@ def test_a_full_cache_is_not_computed_again(examples: list[Example], tmp_path: P
     assert torch.equal(second.features([5]).grid, first.features([5]).grid)
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "1 photo"), (12, "12 photos")])
+@pytest.mark.parametrize(("count", "label"), [(1, "1 photo"), (12, "12 photos")])
 def test_one_photo_is_told_as_one(
-    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, told: str
+    examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, label: str
 ) -> None:
     labels = []
     monkeypatch.setattr(feature_cache, "track", lambda items, label, total: labels.append(label) or items)
     FeatureCache(Counting(), examples[:count], tmp_path).fill()
-    assert labels == [f"patches features of {told}"]
+    assert labels == [f"patches features of {label}"]
 
 
 def test_a_killed_run_goes_on_where_it_was(examples: list[Example], tmp_path: Path) -> None:

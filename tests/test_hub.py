@@ -17,7 +17,7 @@ from fake_hub import TOKEN, FakeHub, serve
 import sightline
 from sightline.errors import CheckpointError, ConfigError, DataError
 from sightline.io.files import atomic_folder, models_folder
-from sightline.nn import hub as ours
+from sightline.nn import hub as hub_module
 from sightline.nn.hub import resolve
 
 NAME = "somebody/words"
@@ -49,7 +49,7 @@ def published(hub: FakeHub, tiny_model: Path) -> FakeHub:
 
 
 def test_loading_keeps_the_named_files_and_no_others(published: FakeHub, tiny_model: Path) -> None:
-    checkpoint = ours.load_from_hub(NAME)
+    checkpoint = hub_module.load_from_hub(NAME)
     assert checkpoint.folder == models_folder() / "somebody" / "words"
     names = {path.name for path in checkpoint.folder.iterdir()}
     assert names == {path.name for path in tiny_model.iterdir()}
@@ -58,7 +58,7 @@ def test_loading_keeps_the_named_files_and_no_others(published: FakeHub, tiny_mo
 
 
 def test_a_loaded_model_is_used_without_asking_the_hub(published: FakeHub, tiny_model: Path) -> None:
-    ours.load_from_hub(NAME)
+    hub_module.load_from_hub(NAME)
     asked = len(published.asked)
     assert resolve(NAME) == models_folder() / NAME
     assert sightline.load(NAME).tokenizer.to_json() == sightline.load(tiny_model).tokenizer.to_json()
@@ -95,27 +95,27 @@ def test_offline_mode_serves_from_the_cache_and_asks_nobody(
     asked = len(published.asked)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert resolve(NAME) == folder
-    assert ours.load_from_hub(NAME).folder == models_folder() / NAME
+    assert hub_module.load_from_hub(NAME).folder == models_folder() / NAME
     assert len(published.asked) == asked
 
 
 def test_loading_again_replaces_the_older_copy(published: FakeHub) -> None:
-    folder = ours.load_from_hub(NAME).folder
+    folder = hub_module.load_from_hub(NAME).folder
     assert folder is not None
     assert (folder / "recipe.toml").is_file()
     del published.repos[NAME]["recipe.toml"]
     published.repos[NAME]["metrics.json"] = b'{"dev": {"cider": 0.5}}'
-    assert ours.load_from_hub(NAME).metrics == {"dev": {"cider": 0.5}}
+    assert hub_module.load_from_hub(NAME).metrics == {"dev": {"cider": 0.5}}
     assert not (folder / "recipe.toml").exists()
 
 
 def test_a_damaged_model_is_refused_and_the_older_copy_stays(published: FakeHub) -> None:
-    folder = ours.load_from_hub(NAME).folder
+    folder = hub_module.load_from_hub(NAME).folder
     assert folder is not None
     before = (folder / "tokenizer.json").read_bytes()
     published.repos[NAME]["tokenizer.json"] = before.replace(b"a", b"b")
     with pytest.raises(CheckpointError):
-        ours.load_from_hub(NAME)
+        hub_module.load_from_hub(NAME)
     assert (folder / "tokenizer.json").read_bytes() == before
 
 
@@ -124,15 +124,15 @@ def test_files_too_large_are_refused_before_any_is_fetched(published: FakeHub) -
     with pytest.raises(
         CheckpointError, match=r"somebody/words: model.safetensors has 5,120 MB, more than the 4,096 MB"
     ):
-        ours.fetch(NAME)
+        hub_module.fetch(NAME)
     assert published.fetched() == []
 
 
 def test_files_larger_than_the_hub_said_are_refused(published: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ours.LARGEST, ".toml", 5)
+    monkeypatch.setitem(hub_module.LARGEST, ".toml", 5)
     published.lies["recipe.toml"] = 4
     with pytest.raises((CheckpointError, ConfigError)):
-        ours.fetch(NAME)
+        hub_module.fetch(NAME)
 
 
 @pytest.mark.parametrize(
@@ -146,33 +146,33 @@ def test_files_larger_than_the_hub_said_are_refused(published: FakeHub, monkeypa
 )
 def test_the_hubs_refusals_are_one_line(published: FakeHub, spoil, error: type[Exception], words: str) -> None:
     spoil(published)
-    with pytest.raises(error, match=words) as told:
-        ours.fetch(NAME)
-    assert "\n" not in str(told.value)
+    with pytest.raises(error, match=words) as raised:
+        hub_module.fetch(NAME)
+    assert "\n" not in str(raised.value)
     assert published.fetched() == []
 
 
 def test_a_revision_that_is_not_there_is_one_line(published: FakeHub) -> None:
-    assert ours.fetch(NAME, published.sha(NAME)).name == published.sha(NAME)
+    assert hub_module.fetch(NAME, published.sha(NAME)).name == published.sha(NAME)
     with pytest.raises(ConfigError, match="somebody/words has no revision 'v9'"):
-        ours.fetch(NAME, "v9")
+        hub_module.fetch(NAME, "v9")
 
 
 @pytest.mark.parametrize("name", ["words", "a/b/c", "../words", "a/..b", "/words", "a /b", "a/b\n", "-a/b"])
 def test_what_is_no_hub_name_is_never_asked_for(hub: FakeHub, name: str) -> None:
-    assert not ours.is_hub_name(name)
+    assert not hub_module.is_hub_name(name)
     with pytest.raises(ConfigError, match="not a hub name: write owner/model"):
-        ours.fetch(name)
+        hub_module.fetch(name)
     assert hub.asked == []
 
 
 def test_a_model_may_not_name_weights_outside_its_folder(published: FakeHub) -> None:
     config = json.loads(published.repos[NAME]["config.json"])
-    for place, value in (("weights", "/etc/passwd"), ("options", {"checkpoint_path": "x.pth"})):
-        changed = {**config, "encoder": {**config["encoder"], place: value}}
+    for key, value in (("weights", "/etc/passwd"), ("options", {"checkpoint_path": "x.pth"})):
+        changed = {**config, "encoder": {**config["encoder"], key: value}}
         published.repos[NAME]["config.json"] = json.dumps(changed).encode()
         with pytest.raises(CheckpointError, match="is not allowed here: a model folder has its own weights"):
-            ours.load_from_hub(NAME)
+            hub_module.load_from_hub(NAME)
 
 
 def test_pushing_uploads_the_model_with_its_card_and_nothing_else(
@@ -182,7 +182,7 @@ def test_pushing_uploads_the_model_with_its_card_and_nothing_else(
     folder = shutil.copytree(tiny_model, tmp_path / "mine")
     (folder / "trainer.pt").write_bytes(b"state")
     (folder / "recipe.toml").write_text('[encoder]\nweights = "/home/me/secret/w.safetensors"\ntitle = "a / b"\n')
-    pushed = ours.push(folder, "me/words", private=True)
+    pushed = hub_module.push(folder, "me/words", private=True)
     assert pushed.address == f"{hub.address}/me/words/commit/{hub.sha('me/words')}"
     assert hub.private == {"me/words"}
     there = hub.repos["me/words"]
@@ -197,8 +197,8 @@ def test_pushing_uploads_the_model_with_its_card_and_nothing_else(
 
 def test_what_was_pushed_can_be_loaded(hub: FakeHub, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    ours.push(tiny_model, "me/words")
-    checkpoint = ours.load_from_hub("me/words")
+    hub_module.push(tiny_model, "me/words")
+    checkpoint = hub_module.load_from_hub("me/words")
     assert checkpoint.folder is not None
     assert (checkpoint.folder / "model.safetensors").read_bytes() == (tiny_model / "model.safetensors").read_bytes()
 
@@ -208,9 +208,9 @@ def test_a_folders_own_card_is_kept_and_gets_the_hubs_header(tiny_model: Path, t
 
     folder = shutil.copytree(tiny_model, tmp_path / "mine")
     (folder / "README.md").write_text("# Mine\n")
-    assert ours.card(load_checkpoint(folder), "me/words") == ours.HEADER + "# Mine\n"
+    assert hub_module.card(load_checkpoint(folder), "me/words") == hub_module.HEADER + "# Mine\n"
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
-    assert ours.card(load_checkpoint(folder), "me/words") == "---\nlicense: mit\n---\n# Mine\n"
+    assert hub_module.card(load_checkpoint(folder), "me/words") == "---\nlicense: mit\n---\n# Mine\n"
 
 
 def test_pushing_without_an_account_or_to_anothers_says_what_to_do(
@@ -219,19 +219,19 @@ def test_pushing_without_an_account_or_to_anothers_says_what_to_do(
     with pytest.raises(
         ConfigError, match=r"me/words cannot be written without an account: log in with `hf auth login`"
     ):
-        ours.push(tiny_model, "me/words")
+        hub_module.push(tiny_model, "me/words")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(ConfigError, match="somebody-else/words is not yours to write"):
-        ours.push(tiny_model, "somebody-else/words")
+        hub_module.push(tiny_model, "somebody-else/words")
     broken = shutil.copytree(tiny_model, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError):
-        ours.push(broken, "me/words")
+        hub_module.push(broken, "me/words")
     assert hub.repos == {}
 
 
 def test_the_command_loads_and_lists_in_a_real_process(published: FakeHub, tmp_path: Path) -> None:
-    """One told of the fake by the client's own environment variables only."""
+    """One pointed to the fake by the client's own environment variables only."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(sightline.__file__).parents[1]),

@@ -21,18 +21,18 @@ PHOTOS = 23
 PAD = 0
 
 
-def caption(photo: int, place: int) -> list[int]:
-    """A caption that tells whose it is: start, photo, place, some filling, end."""
-    return [1, 100 + photo, 200 + place, *[7] * ((photo * 3 + place * 2) % 5), 2]
+def caption(photo: int, number: int) -> list[int]:
+    """A caption that tells whose it is: start, photo, number, some filling, end."""
+    return [1, 100 + photo, 200 + number, *[7] * ((photo * 3 + number * 2) % 5), 2]
 
 
-FIVE_EACH = [[caption(photo, place) for place in range(5)] for photo in range(PHOTOS)]
-UNEQUAL = [[caption(photo, place) for place in range(1 + photo % 5)] for photo in range(PHOTOS)]
+FIVE_EACH = [[caption(photo, number) for number in range(5)] for photo in range(PHOTOS)]
+UNEQUAL = [[caption(photo, number) for number in range(1 + photo % 5)] for photo in range(PHOTOS)]
 
 
-def source(indices: Sequence[int], chance: random.Random) -> Tensor:
+def source(indices: Sequence[int], rng: random.Random) -> Tensor:
     """Two numbers per photo: which one it is, and a draw."""
-    return torch.tensor([[float(index), chance.random()] for index in indices])
+    return torch.tensor([[float(index), rng.random()] for index in indices])
 
 
 def loader(captions: Sequence[Sequence[Sequence[int]]] = FIVE_EACH, **options) -> CaptionLoader:
@@ -245,7 +245,7 @@ def test_pixels_are_preprocessed_and_augmented_only_if_asked(examples: list[Exam
 
 
 def test_a_teacher_sees_the_same_photos(examples: list[Example]) -> None:
-    def teacher(indices: Sequence[int], chance: random.Random) -> Tensor:
+    def teacher(indices: Sequence[int], rng: random.Random) -> Tensor:
         return torch.tensor(indices)
 
     for batch in loader(teacher=teacher).epoch(0):

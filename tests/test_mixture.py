@@ -63,7 +63,7 @@ def examples(**counts: int) -> list[Example]:
 def test_weights_say_how_often_an_epoch_has_a_photo() -> None:
     photos = examples(coco=10, flickr8k=4)
     weights = photo_weights(photos, {"flickr8k": 2.5, "coco": 0.5})
-    loader = CaptionLoader([[[1, 2]]] * 14, lambda rows, chance: rows, batch_size=3, weights=weights)
+    loader = CaptionLoader([[[1, 2]]] * 14, lambda rows, rng: rows, batch_size=3, weights=weights)
     for epoch in range(3):
         seen = Counter(photo for batch in loader._plan(epoch) for photo, _ in batch)
         assert sum(seen[photo] for photo in range(10)) == 5
@@ -82,7 +82,7 @@ def test_a_weight_of_an_unknown_source_is_one_line() -> None:
 
 def test_a_photo_with_one_caption_weighs_as_much_as_one_with_five() -> None:
     captions = [[[1, 2]] * (5 if photo % 2 else 1) for photo in range(40)]
-    loader = CaptionLoader(captions, lambda rows, chance: rows, batch_size=4, choice="all")
+    loader = CaptionLoader(captions, lambda rows, rng: rows, batch_size=4, choice="all")
     plan = loader._plan(0)
     assert sorted(photo for batch in plan for photo, _ in batch) == list(range(40))
     assert all(len({len(picks) for _, picks in batch}) == 1 for batch in plan), "no caption is padded"
@@ -133,10 +133,10 @@ def test_bad_labels_are_one_line(tiny_flickr8k: Path, content: object, reason: s
 def test_batches_of_equal_counts_stay_as_they_were() -> None:
     """A dataset of five captions each is planned as if there were no mixture."""
     captions = [[[1, 2]] * 5 for _ in range(10)]
-    loader = CaptionLoader(captions, lambda rows, chance: rows, batch_size=4, choice="all", seed=3)
-    chance = random.Random("3/0")
+    loader = CaptionLoader(captions, lambda rows, rng: rows, batch_size=4, choice="all", seed=3)
+    rng = random.Random("3/0")
     order = list(range(10))
-    chance.shuffle(order)
+    rng.shuffle(order)
     assert [photo for batch in loader._plan(0) for photo, _ in batch] == order
 
 

@@ -145,14 +145,14 @@ def each_path(model, batch, objective, monkeypatch):
             torch, "multinomial", lambda weights, n, locations=locations: torch.full((len(weights), 1), next(locations))
         )
         output = model(batch.photos, batch.tokens[:, :-1])
-        chance = output.extras["location_log_prob"].sum().exp()
+        probability = output.extras["location_log_prob"].sum().exp()
         likelihood = output.logits.log_softmax(-1).gather(2, batch.tokens[:, 1:, None]).sum()
         locations = iter(path)
         monkeypatch.setattr(
             torch, "multinomial", lambda weights, n, locations=locations: torch.full((len(weights), 1), next(locations))
         )
         loss, _ = objective(model, batch)
-        yield chance, likelihood, loss
+        yield probability, likelihood, loss
 
 
 def test_hard_attention_adds_the_doubly_stochastic_penalty_of_each_word(hard):
@@ -176,10 +176,10 @@ def test_the_hard_attention_estimator_is_unbiased(hard, monkeypatch, guess, base
     objective.baseline.fill_(guess)
     batch = batch_of([[1, 5, 6, 2]])
     bound, estimate, total = 0.0, 0.0, 0.0
-    for chance, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
-        bound = bound + chance * likelihood
-        estimate = estimate + chance.detach() * gradient(loss, hard)
-        total += float(chance.detach())
+    for probability, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
+        bound = bound + probability * likelihood
+        estimate = estimate + probability.detach() * gradient(loss, hard)
+        total += float(probability.detach())
     assert total == pytest.approx(1)
     exact = -gradient(bound, hard) / batch.token_count
     torch.testing.assert_close(estimate, exact, rtol=1e-8, atol=1e-10)
@@ -198,7 +198,7 @@ def test_several_draws_of_each_caption_are_unbiased_and_their_mean(hard, monkeyp
     batch = batch_of([[1, 5, 2]])
     paths = list(itertools.product(range(CELLS), repeat=2))
     found = list(each_path(hard, batch, single, monkeypatch))
-    bound = sum(chance * likelihood for chance, likelihood, _ in found)
+    bound = sum(probability * likelihood for probability, likelihood, _ in found)
     estimate = 0.0
     for first, second in itertools.product(range(len(paths)), repeat=2):
         steps = iter(zip(paths[first], paths[second]))
@@ -231,9 +231,9 @@ def test_without_the_score_term_the_estimator_would_be_biased(hard, monkeypatch)
     objective.prepare(hard, None)
     batch = batch_of([[1, 5, 6, 2]])
     bound, estimate = 0.0, 0.0
-    for chance, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
-        bound = bound + chance * likelihood
-        estimate = estimate + chance.detach() * gradient(loss, hard)
+    for probability, likelihood, loss in each_path(hard, batch, objective, monkeypatch):
+        bound = bound + probability * likelihood
+        estimate = estimate + probability.detach() * gradient(loss, hard)
     assert (estimate + gradient(bound, hard) / batch.token_count).abs().max() > 1e-4
 
 
@@ -325,7 +325,7 @@ def every_caption(tokenizer):
         yield [tokenizer.start, *cut]
 
 
-def log_chance(model, tokens, temperature=1.0):
+def log_probability(model, tokens, temperature=1.0):
     logits = model(some_features(), tokens[:, :-1]).logits / temperature
     logits = logits.index_fill(-1, torch.tensor([0, 1]), float("-inf"))  # pad and start are never drawn
     log_probs = logits.log_softmax(-1)
@@ -342,18 +342,18 @@ def test_the_self_critical_estimator_is_unbiased(critic, baseline, temperature):
     objective = SelfCritical(pad=0, samples=samples, baseline=baseline, temperature=temperature)
     objective.prepare(model, context)
     captions = [torch.tensor([row]) for row in every_caption(tokenizer)]
-    chances = [log_chance(model, caption, temperature).exp() for caption in captions]
-    assert float(sum(chances).detach()) == pytest.approx(1, abs=1e-9)
+    probabilities = [log_probability(model, caption, temperature).exp() for caption in captions]
+    assert float(sum(probabilities).detach()) == pytest.approx(1, abs=1e-9)
 
     rewards = [float(objective._rewards([0], objective._texts(caption))[0]) for caption in captions]
-    exact = -gradient(sum(chance * reward for chance, reward in zip(chances, rewards)), model)
+    exact = -gradient(sum(probability * reward for probability, reward in zip(probabilities, rewards)), model)
 
     estimate = 0.0
     for drawn in itertools.product(range(len(captions)), repeat=samples):
-        chance = np.prod([float(chances[i]) for i in drawn])
+        probability = np.prod([float(probabilities[i]) for i in drawn])
         objective._draw = lambda *_, drawn=drawn: torch.cat([captions[i] for i in drawn])
         loss, _ = objective(model, batch_of([[1, 4, 2]]))
-        estimate = estimate + chance * gradient(loss, model)
+        estimate = estimate + probability * gradient(loss, model)
     torch.testing.assert_close(estimate, exact, rtol=1e-5, atol=1e-7)
     assert exact.abs().max() > 1e-3
 
@@ -385,8 +385,8 @@ def test_a_drawn_caption_is_scored_by_the_policy_that_drew_it(critic, monkeypatc
     assert len({tuple(row) for row in tokens.tolist()}) > 2
     for row, caption in enumerate(tokens[:, 1:].tolist()):
         drawn = [token for token in caption if token != tokenizer.pad]
-        chances = [steps[t][row if t else 0, token] for t, token in enumerate(drawn)]
-        assert -nll[row].sum().item() == pytest.approx(np.log(chances).sum(), abs=1e-5)
+        probabilities = [steps[t][row if t else 0, token] for t, token in enumerate(drawn)]
+        assert -nll[row].sum().item() == pytest.approx(np.log(probabilities).sum(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_the_self_critical_loss_is_a_mean_over_draws_however_many_captions_a_pho
     of_four = Batch(**{**batch_of([[1, 4, 2]]).__dict__, "caption_count": 4})  # one of four photos of an update
     assert twice.item() == once.item() == pytest.approx(4 * objective(model, of_four)[0].item())
     assert abs(once.item()) > 1e-3
-    log_chances = [log_chance(model, row[None]).item() for row in draws]
+    log_chances = [log_probability(model, row[None]).item() for row in draws]
     assert logs["nll"].item() == pytest.approx(-sum(log_chances) / 5)  # three tokens and two; padding does not count
 
 

@@ -107,7 +107,7 @@ def test_another_kind_of_model_is_told_with_the_recipe_that_fits(my_captions: Pa
 
 
 def test_training_and_evaluation_split_ones_own_photos_alike(my_captions: Path, tiny_model: Path, monkeypatch) -> None:
-    """Whatever the seed of the run: or the test photos would be among those learnt from."""
+    """Whatever the seed of the run: or the test photos would be among those trained on."""
     seen = []
     monkeypatch.setattr("sightline.training.trainer.Trainer.__init__", lambda self, recipe, data, *_: seen.append(data))
     monkeypatch.setattr("sightline.training.trainer.Trainer.run", lambda self: {})
@@ -123,14 +123,16 @@ def test_a_run_says_whether_it_passed_the_model_it_started_from(my_captions: Pat
     recipe = parse_recipe(TINY, [f"training.init={tiny_model}", "training.epochs=9", "training.metric=bleu_1"])
     best = train(recipe, my_captions, run := my_captions.parent / "run")
     assert f"{tiny_model} as it is: val CIDEr-D 0.0, BLEU-4 {100 * start['bleu_4']:.1f}" in caplog.text
-    told = f"val BLEU-1 {100 * best['bleu_1']:.1f}, the model it started from {100 * start['bleu_1']:.1f}"
+    message = f"val BLEU-1 {100 * best['bleu_1']:.1f}, the model it started from {100 * start['bleu_1']:.1f}"
     assert best["bleu_1"] > start["bleu_1"]
     assert best["passed_start"]
-    assert caplog.messages[-1] == told
+    assert caplog.messages[-1] == message
     caplog.clear()
-    train(recipe, my_captions, run, resume=True)  # remembered: the weights at hand are no longer those of the start
+    train(
+        recipe, my_captions, run, resume=True
+    )  # the score of the start is kept: the weights at hand are no longer those of the start
     assert "as it is" not in caplog.text
-    assert caplog.messages[-1] == told
+    assert caplog.messages[-1] == message
 
 
 def test_an_epochs_scores_are_told_as_in_the_tables():
@@ -141,10 +143,10 @@ def test_an_epochs_scores_are_told_as_in_the_tables():
 @pytest.mark.parametrize(("metric", "name"), [("cider", "CIDEr-D"), ("bleu_4", "BLEU-4"), ("loss", "CIDEr-D")])
 def test_a_run_that_gained_nothing_says_so(metric: str, name: str) -> None:
     start = {"cider": 0.303, "bleu_4": 0.303}
-    told = gain(start, {"cider": 0.281, "bleu_4": 0.281, "epoch": 0}, metric)
-    assert told == f"no epoch was better than the model it started from: val {name} 28.1 at best, 30.3 before"
-    told = gain(start, {"cider": 0.497, "bleu_4": 0.497, "epoch": 0}, metric)
-    assert told == f"val {name} 49.7, the model it started from 30.3"
+    message = gain(start, {"cider": 0.281, "bleu_4": 0.281, "epoch": 0}, metric)
+    assert message == f"no epoch was better than the model it started from: val {name} 28.1 at best, 30.3 before"
+    message = gain(start, {"cider": 0.497, "bleu_4": 0.497, "epoch": 0}, metric)
+    assert message == f"val {name} 49.7, the model it started from 30.3"
 
 
 @pytest.mark.parametrize(("passed", "advice"), [(True, "sightline evaluate mine"), (False, "stay with default")])

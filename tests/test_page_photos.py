@@ -125,9 +125,9 @@ def test_photos_of_the_default_model_are_edited_and_downloaded(browser: Any, def
         assert levels == [*shown, "failed"]
         failed = dict.fromkeys(COLUMNS, "") | {"source": "broken.jpg"}
         assert rows[4] == failed | {"error": "this photo is cut off or damaged: copy or download it again"}
-        told = json.loads(download(page, "json"))
-        assert [one["unsure"] for one in told] == [caption.unsure for caption in expected.values()]
-        for one, caption in zip(told, expected.values(), strict=True):
+        rows = json.loads(download(page, "json"))
+        assert [one["unsure"] for one in rows] == [caption.unsure for caption in expected.values()]
+        for one, caption in zip(rows, expected.values(), strict=True):
             same = {**caption.as_dict(), "source": one["source"], "checked": False}
             assert one.keys() == same.keys() and one["caption"] == same["caption"]
             assert [word["text"] for word in one["words"]] == [word["text"] for word in same["words"]]

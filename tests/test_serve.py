@@ -415,8 +415,8 @@ def error_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
     from sightline.cli import run
 
-    ours, root = logging.getLogger("sightline"), logging.getLogger()
-    before = ours.handlers, ours.propagate, ours.level, list(root.handlers)
+    package_log, root = logging.getLogger("sightline"), logging.getLogger()
+    before = package_log.handlers, package_log.propagate, package_log.level, list(root.handlers)
     monkeypatch.delenv("SIGHTLINE_TOKEN", raising=False)
     for name in ("PYTHONWARNINGS", "HF_HUB_VERBOSITY", "TORCH_CPP_LOG_LEVEL", "HF_HUB_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(name, "")
@@ -430,8 +430,8 @@ def error_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
     with warnings.catch_warnings():
         yield call
-    ours.handlers, ours.propagate, root.handlers = before[0], before[1], before[3]
-    ours.setLevel(before[2])
+    package_log.handlers, package_log.propagate, root.handlers = before[0], before[1], before[3]
+    package_log.setLevel(before[2])
 
 
 def test_wrong_flags_and_tokens_are_one_line(error_line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

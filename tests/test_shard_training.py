@@ -69,9 +69,9 @@ def test_shards_are_the_dataset_they_were_made_of(shards: Path, published: Datas
     dataset = load_dataset(shards)
     assert dataset.name == "shards"
     for split in SPLITS:
-        ours, theirs = dataset.examples(split), published.examples(split)
-        assert [example.captions for example in ours] == [example.captions for example in theirs]
-        for one, other in zip(ours, theirs):
+        found, expected = dataset.examples(split), published.examples(split)
+        assert [example.captions for example in found] == [example.captions for example in expected]
+        for one, other in zip(found, expected):
             assert np.array_equal(np.asarray(open_image(one.image)), np.asarray(open_image(other.image)))
     assert dataset.examples("val")[0].name == "val/00000.tar::000000.jpg"
 

@@ -110,8 +110,8 @@ def tiny_version(name: str, tmp_path: Path) -> list[str]:
         changes += ["encoder.learning_rate=1e-5", "training.epochs=20", "training.evaluate_every=20"]
     if recipe.embedding.name == "glove":
         glove = tmp_path / "glove.txt"
-        chance = random.Random(0)
-        lines = [" ".join([word, *(f"{chance.gauss(0, 1):.3f}" for _ in range(10))]) for word in " ".join(FOUR).split()]
+        rng = random.Random(0)
+        lines = [" ".join([word, *(f"{rng.gauss(0, 1):.3f}" for _ in range(10))]) for word in " ".join(FOUR).split()]
         glove.write_text("\n".join(lines) + "\n")
         changes.append(f"embedding.file={glove}")
     return changes
@@ -225,12 +225,12 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(recipe_file, tiny_f
     assert whole.returncode == 0, output
 
     broken, kills = tmp_path / "broken", 0
-    chance = random.Random(7)
+    rng = random.Random(7)
     for _ in range(30):
         process = run_cli(*train_command(recipe_file, tiny_flickr8k, broken, "--resume"))
         begun = _wait_for_change(broken / "state.safetensors", process)
         if kills < 3 and begun:
-            time.sleep(chance.random() * 0.3)
+            time.sleep(rng.random() * 0.3)
             process.send_signal(signal.SIGKILL)
             kills += process.wait() == -signal.SIGKILL
             continue
@@ -239,8 +239,8 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(recipe_file, tiny_f
         break
     assert kills >= 2
     assert (broken / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-    ours, theirs = load_file(broken / "state.safetensors"), load_file(tmp_path / "whole" / "state.safetensors")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    found, expected = load_file(broken / "state.safetensors"), load_file(tmp_path / "whole" / "state.safetensors")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
     without_time = [{k: v for k, v in record.items() if k != "minutes"} for record in read_history(broken)]
     assert without_time == [{k: v for k, v in r.items() if k != "minutes"} for r in read_history(tmp_path / "whole")]
 
@@ -349,10 +349,13 @@ def test_two_processes_give_the_result_of_one(tiny_flickr8k, tmp_path, accumulat
     for process in (one, two):
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output
-    ours, theirs = load_file(tmp_path / "two" / "state.safetensors"), load_file(tmp_path / "one" / "state.safetensors")
-    for name in theirs:
+    found, expected = (
+        load_file(tmp_path / "two" / "state.safetensors"),
+        load_file(tmp_path / "one" / "state.safetensors"),
+    )
+    for name in expected:
         if name.startswith(("weights", "average")):
-            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=2e-5, msg=name)
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=2e-5, msg=name)
     first, second = read_history(tmp_path / "one")[-1], read_history(tmp_path / "two")[-1]
     assert second["val_nll"] == pytest.approx(first["val_nll"], rel=1e-4)
 

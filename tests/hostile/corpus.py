@@ -32,39 +32,37 @@ def report(what: str, tried: int, failed: int, lost: int) -> None:
     print(f"{what}: {tried:,} tried, {failed:,} failed, {lost:,} lost")
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
+def mutated(data: bytes, rng: random.Random) -> bytes:
     """The same bytes with some changed, removed, repeated or overwritten with the sizes that break readers."""
     changed = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(rng.randint(1, 4)):
         if not changed:
             break
-        at = chance.randrange(min(len(changed), chance.choice([64, 1024, len(changed)])))
-        way = chance.randrange(5)
+        at = rng.randrange(min(len(changed), rng.choice([64, 1024, len(changed)])))
+        way = rng.randrange(5)
         if way == 0:
-            changed[at] ^= 1 << chance.randrange(8)
+            changed[at] ^= 1 << rng.randrange(8)
         elif way == 1:
-            changed[at : at + chance.choice([1, 2, 4])] = chance.randbytes(chance.choice([1, 2, 4]))
+            changed[at : at + rng.choice([1, 2, 4])] = rng.randbytes(rng.choice([1, 2, 4]))
         elif way == 2:
-            del changed[at : at + chance.choice([1, 16, len(changed)])]
+            del changed[at : at + rng.choice([1, 16, len(changed)])]
         elif way == 3:
-            changed[at:at] = changed[at : at + chance.randrange(200)]
+            changed[at:at] = changed[at : at + rng.randrange(200)]
         else:
-            changed[at : at + 4] = chance.choice(SIZES).to_bytes(4, chance.choice(["big", "little"]))
+            changed[at : at + 4] = rng.choice(SIZES).to_bytes(4, rng.choice(["big", "little"]))
     return bytes(changed)
 
 
-def odd_images(chance: random.Random) -> Iterator[bytes]:
+def odd_images(rng: random.Random) -> Iterator[bytes]:
     """Valid images of every mode and kind that Pillow writes, in odd sizes, some with metadata."""
     for mode in MODES:
         for kind in KINDS:
-            size = chance.choice([(1, 1), (1, 300), (300, 1), (17, 31), (64, 64)])
-            pixels = Image.fromarray(np.frombuffer(chance.randbytes(3 * size[0] * size[1]), np.uint8).reshape(*size, 3))
+            size = rng.choice([(1, 1), (1, 300), (300, 1), (17, 31), (64, 64)])
+            pixels = Image.fromarray(np.frombuffer(rng.randbytes(3 * size[0] * size[1]), np.uint8).reshape(*size, 3))
             options = (
-                {"exif": b"Exif\0\0" + chance.randbytes(40)}
-                if kind in ("JPEG", "PNG") and chance.random() < 0.3
-                else {}
+                {"exif": b"Exif\0\0" + rng.randbytes(40)} if kind in ("JPEG", "PNG") and rng.random() < 0.3 else {}
             )
-            if kind == "JPEG" and chance.random() < 0.5:
+            if kind == "JPEG" and rng.random() < 0.5:
                 options["progressive"] = True
             file = io.BytesIO()
             try:
@@ -74,11 +72,11 @@ def odd_images(chance: random.Random) -> Iterator[bytes]:
             yield file.getvalue()
 
 
-def hostile_bytes(chance: random.Random, images: list[bytes]) -> bytes:
+def hostile_bytes(rng: random.Random, images: list[bytes]) -> bytes:
     """Random bytes, random bytes behind a true signature, or a mutated image."""
-    way = chance.randrange(8)
+    way = rng.randrange(8)
     if way == 0:
-        return chance.randbytes(chance.randrange(400))
+        return rng.randbytes(rng.randrange(400))
     if way == 1:
-        return chance.choice(MAGIC) + chance.randbytes(chance.randrange(400))
-    return mutated(chance.choice(images), chance)
+        return rng.choice(MAGIC) + rng.randbytes(rng.randrange(400))
+    return mutated(rng.choice(images), rng)

@@ -39,12 +39,12 @@ def work(kind: str, number: int, photos: Path, output: Path, model: Path) -> Non
 
 
 def test_killed_or_out_of_space_at_random_moments(tiny_flickr8k_kept: Path, tiny_model: Path, tmp_path: Path) -> None:
-    chance, tried, killed = random.Random(19), 0, 0
+    rng, tried, killed = random.Random(19), 0, 0
     photos = make_photos(tiny_flickr8k_kept, tmp_path / "photos", 3 * PART)
     for number in range(2 * ROUNDS):
         output = tmp_path / str(number) / "captions.jsonl"
         for _ in range(4):
-            kind, moment = chance.choice(["kill", "disk"]), chance.randint(1, 60)
+            kind, moment = rng.choice(["kill", "disk"]), rng.randint(1, 60)
             child = in_child(partial(work, kind, moment, photos, output, tiny_model))
             _, status = os.waitpid(child, 0)
             assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, (number, kind, moment)

@@ -15,12 +15,12 @@ from sightline.io.images import Preprocess
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, about damaged metadata
 def test_whatever_the_bytes_a_photo_or_one_line(photo_bytes: list[bytes], capfd) -> None:
-    chance = random.Random(19)
-    images = [*photo_bytes, *odd_images(chance)]
+    rng = random.Random(19)
+    images = [*photo_bytes, *odd_images(rng)]
     assert len(images) > 40
     tried, refused = 400 * ROUNDS, 0
     for number in range(tried):
-        data = images[number] if number < len(images) else hostile_bytes(chance, images)
+        data = images[number] if number < len(images) else hostile_bytes(rng, images)
         try:
             prepared = prepare_image(data, [Preprocess(size=32, resize=32)], max_pixels=4_000_000)
             assert prepared.pixels[0].shape == (32, 32, 3)

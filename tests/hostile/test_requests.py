@@ -99,41 +99,41 @@ VALUES = [None, True, False, 0, -1, 2**70, 1e308, "", "x", "\x00", "NaN", [], {}
 OPTIONS = ["photos", "beam", "candidates", "sample", "temperature", "top_k", "top_p", "seed", "max_length", "nothing"]
 
 
-def random_json(chance: random.Random, photos: list[str]) -> bytes:
+def random_json(rng: random.Random, photos: list[str]) -> bytes:
     def value(depth: int = 0) -> Any:
-        kind = chance.randrange(6 if depth < 6 else 3)
+        kind = rng.randrange(6 if depth < 6 else 3)
         if kind < 3:
-            return chance.choice([*VALUES, *photos])
+            return rng.choice([*VALUES, *photos])
         if kind < 5:
-            return [value(depth + 1) for _ in range(chance.randrange(4))]
-        return {chance.choice(OPTIONS): value(depth + 1) for _ in range(chance.randrange(4))}
+            return [value(depth + 1) for _ in range(rng.randrange(4))]
+        return {rng.choice(OPTIONS): value(depth + 1) for _ in range(rng.randrange(4))}
 
-    body = {chance.choice(OPTIONS): value() for _ in range(chance.randrange(6))}
-    if chance.random() < 0.7:
-        body["photos"] = [chance.choice([*photos, "AAAA"])]
+    body = {rng.choice(OPTIONS): value() for _ in range(rng.randrange(6))}
+    if rng.random() < 0.7:
+        body["photos"] = [rng.choice([*photos, "AAAA"])]
     text = json.dumps(body).encode()
-    return mutated(text, chance) if chance.random() < 0.4 else text
+    return mutated(text, rng) if rng.random() < 0.4 else text
 
 
-def random_form(chance: random.Random, photos: list[bytes]) -> bytes:
-    fields = {chance.choice(OPTIONS): chance.choice(VALUES) for _ in range(chance.randrange(4))}
-    sent = [mutated(photo, chance) if chance.random() < 0.5 else photo for photo in chance.sample(photos, 2)]
-    body = form(sent, fields, chance.choice(["photos", "photos", "other", "\r\n"]))
-    return mutated(body, chance) if chance.random() < 0.5 else body
+def random_form(rng: random.Random, photos: list[bytes]) -> bytes:
+    fields = {rng.choice(OPTIONS): rng.choice(VALUES) for _ in range(rng.randrange(4))}
+    sent = [mutated(photo, rng) if rng.random() < 0.5 else photo for photo in rng.sample(photos, 2)]
+    body = form(sent, fields, rng.choice(["photos", "photos", "other", "\r\n"]))
+    return mutated(body, rng) if rng.random() < 0.5 else body
 
 
 def test_random_requests_get_an_answer_and_the_server_goes_on(server: RunningServer, photo_bytes: list[bytes]) -> None:
     import base64
 
-    chance, statuses = random.Random(19), {}
+    rng, statuses = random.Random(19), {}
     texts = [base64.b64encode(photo).decode() for photo in photo_bytes[:3]]
     tried = 40 * ROUNDS
     for number in range(tried):
         if number % 2:
-            body, kind = random_json(chance, texts), "application/json"
+            body, kind = random_json(rng, texts), "application/json"
         else:
-            body, kind = random_form(chance, photo_bytes), MULTIPART.replace(BOUNDARY, chance.choice([BOUNDARY, "x"]))
-        path = chance.choice(["/v1/caption", "/v1/explain"])
+            body, kind = random_form(rng, photo_bytes), MULTIPART.replace(BOUNDARY, rng.choice([BOUNDARY, "x"]))
+        path = rng.choice(["/v1/caption", "/v1/explain"])
         reply = server.ask("POST", path, body, Content_Type=kind)
         statuses[reply.status] = statuses.get(reply.status, 0) + 1
         if reply.status != 200:

@@ -151,6 +151,6 @@ def test_a_feature_cache_on_a_full_disk_is_one_line_and_loses_nothing(tiny_flick
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     whole = FeatureCache(encoder, examples, tmp_path / "other").fill(batch_size=1)
-    ours = FeatureCache(encoder, examples, tmp_path).fill(batch_size=1)
+    cached = FeatureCache(encoder, examples, tmp_path).fill(batch_size=1)
     for index in range(len(examples)):
-        assert ours.features([index]).grid.equal(whole.features([index]).grid)
+        assert cached.features([index]).grid.equal(whole.features([index]).grid)

@@ -383,10 +383,10 @@ def _score(
     signature = "|".join([f"sightline {__version__}", *where, "ptb", *made[:-1], versions, made[-1]])
     images = tuple(
         ScoredImage(
-            name=example.name, caption=text, references=example.captions, scores=own, objects=example.objects,
+            name=example.name, caption=text, references=example.captions, scores=image_scores, objects=example.objects,
             image=None if example.image == NO_IMAGE else example.image, source=example.source,
         )
-        for example, text, own in zip(examples, texts, single)
+        for example, text, image_scores in zip(examples, texts, single)
     )  # fmt: skip
     return Evaluation(signature, scores, intervals, diversity(words), images, sources=sources)
 
