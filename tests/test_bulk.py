@@ -22,7 +22,8 @@ from sightline.bulk.job_folder import BulkOutput
 from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
-from sightline.io.images import Preprocess, open_image
+from sightline.io.images import open_image
+from sightline.io.preprocess import Preprocess
 from sightline.io.progress import Pace
 from sightline.types import COLUMNS, Failure, ImageFeatures
 

@@ -24,7 +24,7 @@ from sightline.bulk.inputs import JobPart
 from sightline.bulk.job_folder import JobFolder
 from sightline.bulk.reading import PhotoReader, PhotoResult
 from sightline.errors import ConfigError, DataError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.types import Failure
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork are POSIX")

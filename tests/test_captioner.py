@@ -21,7 +21,7 @@ from sightline.engine.captioner import Captioner, load, prepare_image
 from sightline.engine.retrieval import Datastore
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import CheckpointError, ConfigError, ImageError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, save_checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import build_encoder

@@ -19,7 +19,7 @@ from sightline.explain import Explanation, explain
 from sightline.explain.explanation import CELLS, hide, occlusion_maps, teacher_forced
 from sightline.explain.heatmap import HIGHEST, overlay, paper_map, paper_overlay, scaled, upsampled
 from sightline.explain.picture import WIDTH, columns_for, draw
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.checkpoint import CaptionModel, Checkpoint
 from sightline.nn.decoders.base import Decoder
 from sightline.nn.encoders.base import Encoder

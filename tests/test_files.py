@@ -1,4 +1,4 @@
-"""Small files: counted things, text and results read, and writing that leaves no half of a file behind."""
+"""Small files: counted things, text and results read, photos found, and writing that leaves no half of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from layouts import coco_annotations
 
 from sightline.data import read_references, read_results, read_text, write_results
 from sightline.errors import DataError
-from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, write_atomically
+from sightline.io.files import (
+    IMAGE_SUFFIXES,
+    SkippedFiles,
+    atomic_path,
+    counted,
+    find_images,
+    is_image_path,
+    write_atomically,
+)
+from sightline.types import Failure
 
 
 def test_things_are_counted_in_the_singular_and_the_plural() -> None:
@@ -118,3 +127,38 @@ def test_linked_folders_are_not_followed_but_named(tmp_path: Path) -> None:
         f"2 links to folders, name them to include them: {folder}/circle, {folder}/linked"
     )
     assert not SkippedFiles()
+
+
+# Finding images
+
+
+def test_find_images_expands_files_folders_patterns_and_urls(tmp_path: Path) -> None:
+    names = ["b.jpg", "a.PNG", "deep/c.webp", ".hidden/x.jpg", ".y.jpg", "notes.txt", "odd[1].jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+    def found(*inputs: str | Path) -> list[str]:
+        return [Path(str(path)).relative_to(tmp_path).as_posix() for path in find_images(inputs)]
+
+    assert found(tmp_path) == ["a.PNG", "b.jpg", "odd[1].jpg", "deep/c.webp"]
+    assert found(f"{tmp_path}/*.jpg") == ["b.jpg", "odd[1].jpg"]
+    assert found(f"{tmp_path}/**/*.webp") == ["deep/c.webp"]
+    assert found(tmp_path / "odd[1].jpg") == ["odd[1].jpg"]
+    assert found((tmp_path / "b.jpg").as_uri(), tmp_path / "b.jpg") == ["b.jpg"]
+    assert found(tmp_path / "notes.txt") == ["notes.txt"]  # named outright: opening it will say what it is
+
+
+def test_find_images_reports_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.jpg").touch()
+    inputs = [tmp_path / "no.jpg", tmp_path / "empty", f"{tmp_path}/*.gif", "https://x.org/a.jpg", tmp_path / "a.jpg"]
+    *failures, last = find_images(inputs)
+    assert last == tmp_path / "a.jpg"
+    assert all(isinstance(failure, Failure) for failure in failures)
+    reasons = ["does not exist", "folder without images", "matches no image", "web address"]
+    assert [reason in failure.reason for reason, failure in zip(reasons, failures)] == [True] * 4
+
+
+def test_image_suffixes() -> None:
+    assert is_image_path("a/B.JPEG") and not is_image_path("a.txt") and ".heic" in IMAGE_SUFFIXES

@@ -14,7 +14,7 @@ from torch import Tensor
 from sightline.data import Example
 from sightline.data.loader import Batch, CachedPhotos, CaptionLoader, PixelPhotos, pad_captions
 from sightline.errors import ConfigError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.types import ImageFeatures
 
 PHOTOS = 23

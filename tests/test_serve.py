@@ -462,7 +462,7 @@ def test_what_is_missing_is_named(error_line, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_frame_is_the_part_of_the_photo_that_the_encoder_takes():
-    from sightline.io.images import Preprocess
+    from sightline.io.preprocess import Preprocess
 
     assert Preprocess(fit="squash").frame(200, 100) == (0, 0, 1, 1)
     assert Preprocess(size=224, resize=224, fit="crop").frame(200, 100) == pytest.approx((0.25, 0, 0.75, 1))

@@ -10,7 +10,7 @@ from corpus import ROUNDS, hostile_bytes, odd_images, report
 
 from sightline.engine.captioner import prepare_image
 from sightline.errors import ImageError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, about damaged metadata

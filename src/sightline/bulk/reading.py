@@ -26,8 +26,8 @@ from sightline.data.shards import list_shard
 from sightline.engine.captioner import PreparedImage, prepare_image
 from sightline.errors import DataError, ImageError
 from sightline.io.files import FileSlice, is_image_path, printable
-from sightline.io.images import Preprocess
 from sightline.io.interrupts import left_to_parent
+from sightline.io.preprocess import Preprocess
 from sightline.types import Failure
 
 NO_WORKERS = "worker processes cannot be started on this machine: decode without them, --workers 0"

@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 from sightline.data.dataset import Example
 from sightline.errors import ConfigError
 from sightline.io.files import content_digest
-from sightline.io.images import Preprocess, open_image
+from sightline.io.images import open_image
 from sightline.io.interrupts import left_to_parent
+from sightline.io.preprocess import Preprocess
 from sightline.types import ImageFeatures
 
 Photos = Tensor | ImageFeatures

@@ -19,8 +19,8 @@ import numpy as np
 from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.errors import CheckpointError, SightlineError
 from sightline.io.files import cache_folder, printable, write_atomically
-from sightline.io.images import Preprocess
 from sightline.io.model_files import file_hash
+from sightline.io.preprocess import Preprocess
 from sightline.nn.hub import CLONE, SHIPPED
 from sightline.onnx.exported import INT8_ARITHMETIC, MANIFEST, Manifest, Session, all_threads, open_session, tensors_of
 from sightline.tokenizers import Tokenizer

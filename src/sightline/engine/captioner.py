@@ -23,8 +23,9 @@ from sightline.engine.backend import Backend, as_array
 from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
 from sightline.io.files import FileSlice, printable
-from sightline.io.images import MAX_PIXELS, Box, ImageSource, Preprocess, open_image
+from sightline.io.images import MAX_PIXELS, ImageSource, open_image
 from sightline.io.model_files import check_model_folder, has_weights
+from sightline.io.preprocess import Box, Preprocess
 from sightline.nn.hub import DEFAULT_MODEL, resolve
 from sightline.onnx.exported import MANIFEST, Manifest, all_threads
 from sightline.types import Caption, Failure, ImageFeatures, Word

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from sightline.decoding import DecodingOptions
     from sightline.engine.captioner import Captioner, PreparedImage
-    from sightline.io.images import Box, ImageSource
+    from sightline.io.images import ImageSource
+    from sightline.io.preprocess import Box
 
 
 SUFFIXES = (".png", ".html")

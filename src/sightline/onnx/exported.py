@@ -17,8 +17,8 @@ import numpy as np
 
 from sightline.decoding.options import DecodingOptions, check_decoding
 from sightline.errors import CheckpointError, ConfigError
-from sightline.io.images import Preprocess
 from sightline.io.model_files import WEIGHTS, file_hash, read_arrays, read_json, shards
+from sightline.io.preprocess import Preprocess
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
 
 MANIFEST = "sightline.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder
 from sightline.nn.encoders.patches import Patches
 from sightline.nn.encoders.timm_model import ALIASES, TimmModel

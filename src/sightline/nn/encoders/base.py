@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import CheckpointError, ConfigError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.types import ImageFeatures
 
 # The original ResNets stride in the first 1x1 convolution of a stage; the file describes that as a line of code.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import ConfigError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.decoders.transformer import EncoderBlock
 from sightline.nn.encoders.base import Encoder
 

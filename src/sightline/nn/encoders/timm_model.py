@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from sightline.errors import ConfigError, nearest
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder, WeightsFile, check_grid, load_strictly, pool_to
 
 ALIASES = {

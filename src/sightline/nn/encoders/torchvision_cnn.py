@@ -22,7 +22,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from sightline.errors import ConfigError
-from sightline.io.images import Preprocess
+from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder, WeightsFile, check_grid, load_strictly, pool_to
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
