@@ -8,74 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from toy_decoders import END, PAD, START, UNKNOWN, Chain, ToyDecoder, decode, photos, sample, texts
 
 from sightline import decoding
-from sightline.decoding import DecodingOptions, Ensemble, Hypothesis
+from sightline.decoding import DecodingOptions, Ensemble
 from sightline.decoding.hypotheses import DecoderState, log_softmax
-from sightline.decoding.sampling import _inverse_cdf, sampling_weights
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.types import ImageFeatures
-
-PAD, START, END, UNKNOWN = range(4)
-
-
-class ToyDecoder(nn.Module):
-    """A GRU that starts from the pooled vector and attends to the grid; ``sharpness`` spreads its probabilities."""
-
-    def __init__(self, vocabulary: int = 9, width: int = 8, seed: int = 0, sharpness: float = 3.0):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.cell = nn.GRUCell(width, width)
-        self.output = nn.Linear(width, vocabulary)
-        self.sharpness = sharpness
-
-    def start(self, features: ImageFeatures) -> DecoderState:
-        return DecoderState({"grid": features.grid}, {"hidden": features.pooled})
-
-    def step(self, token: Tensor, state: DecoderState):
-        hidden = self.cell(self.embedding(token), state.hypotheses["hidden"])
-        beams = len(token) // len(state.encoder_cache["grid"])
-        grid = state.encoder_cache["grid"].repeat_interleave(beams, 0)
-        attention = (grid @ hidden[:, :, None]).squeeze(2).softmax(1)
-        logits = self.sharpness * self.output(hidden + (attention[:, :, None] * grid).sum(1))
-        return (
-            logits,
-            DecoderState(state.encoder_cache, {"hidden": hidden}),
-            {"attention": attention, "gate": hidden[:, 0]},
-        )
-
-
-class Chain:
-    """Next-token probabilities that depend on the last token only; photos are all alike."""
-
-    def __init__(self, table: Tensor):
-        self.table = table
-
-    def start(self, features: ImageFeatures) -> DecoderState:
-        return DecoderState({}, {"none": torch.zeros(len(features), 1)})
-
-    def step(self, token: Tensor, state: DecoderState):
-        return self.table[token], state, {}
-
-
-def photos(count: int, width: int = 8, seed: int = 1) -> ImageFeatures:
-    generator = torch.Generator().manual_seed(seed)
-    return ImageFeatures(
-        torch.randn(count, 6, width, generator=generator), torch.randn(count, width, generator=generator), 2, 3
-    )
-
-
-def decode(network, features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
-    """The library's search with a torch network; a list of networks is an ensemble."""
-    members = [TorchDecoder(member) for member in network] if isinstance(network, list | tuple) else []
-    return decoding.decode(Ensemble(members) if members else TorchDecoder(network), features, options)
-
-
-def sample(network, features: ImageFeatures, count: int, *options) -> Tensor:
-    return decoding.sample(TorchDecoder(network), features, count, *options)
 
 
 def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
@@ -86,10 +26,6 @@ def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> l
         log_probs.append(logits.log_softmax(1)[0, token].item())
         previous = token
     return log_probs
-
-
-def texts(captions) -> list[list[list[int]]]:
-    return [[hypothesis.tokens for hypothesis in photo] for photo in captions]
 
 
 FILTERS = [
@@ -339,123 +275,7 @@ def test_an_ensemble_that_does_not_fit_is_refused():
         decode([ToyDecoder(), ToyDecoder()], [photos(1), photos(2)])
 
 
-# Sampling
-
-
-def test_samples_are_laid_out_as_encoded_captions_and_may_be_trained_on():
-    decoder = ToyDecoder(sharpness=1.0)
-    options = DecodingOptions(sample=True, max_length=6)
-    tokens = sample(decoder, photos(5), 4, options, torch.Generator().manual_seed(0))
-    assert tokens.shape[0] == 20
-    assert tokens.shape[1] <= 6
-    for row in tokens.tolist():
-        assert row[0] == START
-        body = row[1:]
-        if END in body:
-            end = body.index(END)
-            assert min([4, *body[:end]]) >= 4
-            assert set(body[end + 1 :]) <= {PAD}
-        else:
-            assert min(body) >= 4
-            assert len(row) == 6
-    decoder.embedding(tokens).sum().backward()
-
-
-def test_sampling_frequencies_match_probabilities():
-    table = torch.tensor([0.0, 0.0, 0.5, 0.0, 1.0, 2.0, -1.0]).repeat(7, 1)
-    options = DecodingOptions(sample=True, max_length=3)
-    tokens = sample(Chain(table), photos(100), 200, options, torch.Generator().manual_seed(0))
-    expected = table[0, [END, 4, 5, 6]].softmax(0)  # what is left once pad, start and unknown are out
-    first = torch.bincount(tokens[:, 1], minlength=7)[[END, 4, 5, 6]] / len(tokens)
-    torch.testing.assert_close(first, expected, atol=0.015, rtol=0)
-    going_on = tokens[tokens[:, 1] != END]
-    second = torch.bincount(going_on[:, 2], minlength=7)[[END, 4, 5, 6]] / len(going_on)
-    torch.testing.assert_close(second, expected, atol=0.015, rtol=0)
-
-
-def test_top_k_and_top_p_leave_the_right_tokens():
-    log_probs = np.log([[0.1, 0.4, 0.3, 0.15, 0.05]])
-    kept = {
-        ("top_k", 2): [1, 2],
-        ("top_p", 0.65): [1, 2],
-        ("top_p", 0.75): [1, 2, 3],
-        ("top_p", 1e-6): [1],
-        ("top_p", 5e-324): [1],
-        ("top_k", 9): [0, 1, 2, 3, 4],
-    }
-    for (name, value), tokens in kept.items():
-        weights = sampling_weights(log_probs, DecodingOptions(sample=True, **{name: value}))
-        assert weights[0].nonzero()[0].tolist() == tokens
-        ratio = weights[0, tokens] / np.exp(log_probs)[0, tokens]
-        assert ratio == pytest.approx(ratio[0])
-    both = sampling_weights(log_probs, DecodingOptions(sample=True, top_k=3, top_p=0.5))
-    assert both[0].nonzero()[0].tolist() == [1, 2]
-
-
-def test_low_temperature_draws_the_greedy_caption():
-    decoder, features = ToyDecoder(), photos(10)
-    sampled_captions = decode(decoder, features, DecodingOptions(sample=True, temperature=1e-4, max_length=8))
-    assert texts(sampled_captions) == texts(decode(decoder, features, DecodingOptions(beam=1, max_length=8)))
-
-
-def test_seeds_reproduce_and_differ():
-    decoder, features = ToyDecoder(sharpness=1.0), photos(10)
-    options = DecodingOptions(sample=True, candidates=3)
-    assert texts(decode(decoder, features, options)) == texts(decode(decoder, features, options))
-    assert texts(decode(decoder, features, options)) != texts(decode(decoder, features, replace(options, seed=1)))
-    one, again, other = (sample(decoder, features, 3, options, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert one.shape != other.shape or not torch.equal(one, other)
-
-
-# Options
-
-
-def test_all_conflicts_are_reported_at_once():
-    with pytest.raises(ConfigError) as error:
-        DecodingOptions(beam=0, max_length=10, min_length=9, candidates=4, temperature=0.5, top_p=0.0)
-    for name in ("beam is 0", "min_length is 9", "candidates is 4", "temperature", "top_p is 0.0"):
-        assert name in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"beam": "3"}, {"beam": True}, {"beam": 2.5}, {"beam": 10**6}, {"length_penalty": -1.0}, {"seed": 2**64},
-        {"length_penalty": float("nan")}, {"max_length": 2}, {"min_length": -1}, {"no_repeat_ngram": -1},
-        {"sample": 1}, {"sample": True, "temperature": 0.0}, {"sample": True, "temperature": float("nan")},
-        {"sample": True, "top_p": 1.5}, {"sample": True, "top_k": -1}, {"top_k": 5}, {"candidates": 0},
-        {"alternatives": -1}, {"seed": 2**63}, {"seed": -(2**63)},
-    ],
-)  # fmt: skip
-def test_impossible_options_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(reversed(wrong))):
-        DecodingOptions(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"beam": 0}, "beam is 0, give 1 to 1000"),
-        ({"max_length": 2}, "max_length is 2, give 3 or more"),
-        ({"sample": True, "temperature": 0}, "temperature is 0, give more than 0"),
-        ({"sample": True, "top_p": 2}, "top_p is 2, give more than 0, up to 1"),
-        (
-            {"max_length": 10, "min_length": 9},
-            "min_length is 9 but max_length 10 leaves room for 8, as it counts start and end",
-        ),
-    ],
-)
-def test_a_refusal_says_what_is_allowed(wrong, message):
-    with pytest.raises(ConfigError) as error:
-        DecodingOptions(**wrong)
-    assert str(error.value) == f"decoding options: {message}"
-
-
-@pytest.mark.parametrize("seed", [2**63 - 1, 1 - 2**63])
-def test_a_seed_may_be_any_number_of_64_bits(seed):
-    assert DecodingOptions(sample=True, seed=seed).seed == seed
+# When a search stops
 
 
 def test_a_sure_long_caption_is_not_lost_to_short_bad_ones_that_end_first():
@@ -466,32 +286,6 @@ def test_a_sure_long_caption_is_not_lost_to_short_bad_ones_that_end_first():
     for penalty in (0.0, 0.7, 1.0):
         best = decode(Chain(table.log()), photos(3), DecodingOptions(beam=3, length_penalty=penalty))
         assert [found[0].tokens for found in best] == [[4, 5, 6, 7, 8]] * 3
-
-
-def test_every_option_is_declared_once_with_its_help_and_bounds():
-    listed = {option.name: option for option in decoding.user_options()}
-    assert not {"want_attention", "alternatives", "allow_unknown"} & set(listed)
-    assert (listed["beam"].type, listed["beam"].default, listed["beam"].bounds) == (int, 3, {"ge": 1, "le": 1000})
-    for option in listed.values():
-        assert type(option.default) is option.type
-        assert option.help.endswith(".")
-
-
-def test_recipes_take_the_options_that_are_declared():
-    from sightline.recipes.config import DecodingSection
-
-    listed = {option.name: option for option in decoding.user_options()}
-    for name, field in DecodingSection.model_fields.items():
-        assert name in listed
-        assert field.default in (listed[name].default, None)
-
-
-def test_a_token_of_no_weight_is_never_sampled():
-    weights = np.array([[0.0, 0.5, 0.0, 0.5, 0.0]])
-    assert _inverse_cdf(weights, np.array([[0.0, 0.25, 0.5, 0.75, 1 - 1e-12]])).tolist() == [[1, 1, 3, 3, 3]]
-
-
-# When a search stops
 
 
 @pytest.mark.parametrize("sampled", [False, True])
