@@ -306,6 +306,13 @@ def test_a_metric_that_cannot_run_is_left_out_and_said_once(
     result = score_results(perfect, tiny_flickr8k_kept, metrics=["bleu", "meteor"])
     assert "meteor" not in result.scores
     assert caplog.messages == ["meteor is left out: its data is not here"]
+    with pytest.raises(DataError, match="its data is not here"):  # an empty table would answer nothing
+        score_results(perfect, tiny_flickr8k_kept, metrics=["meteor"])
+
+
+def test_a_table_that_does_not_exist_is_one_line(command: Command, tiny_flickr8k_kept: Path):
+    outcome = command("score", "gone.csv", "--references", tiny_flickr8k_kept, "--metrics", "bleu")
+    assert outcome.complaints == ["error: gone.csv cannot be read: No such file or directory; check the path"]
 
 
 def test_comparing_finds_the_better_system(tiny_flickr8k_kept: Path, tmp_path: Path):

@@ -101,7 +101,9 @@ def read_rows(table: Path) -> Iterator[dict[str, Any]]:
         else:
             with table.open(encoding=text_encoding(table), errors="surrogateescape", newline="") as file:
                 yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
-    except (OSError, csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
+    except OSError as error:
+        raise DataError(f"{printable(table)} cannot be read: {error.strerror or error}; check the path") from None
+    except (csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
         raise DataError(f"{printable(table)} cannot be read: {error}") from None
 
 

@@ -61,9 +61,11 @@ def _in_order(captions: Any, references: Any) -> tuple[Sequence[str], Sequence[S
 def build(names: Sequence[str] | None = None) -> dict[str, Metric]:
     """The metrics of these names that compare with references, all if none are given.
 
-    A metric whose data is not on this machine is left out with a warning. "chair" compares with labels: not built here.
+    A metric whose data is not on this machine is left out with a warning; where no other is asked for, that is an
+    error. "chair" compares with labels: not built here.
     """
     scorers: dict[str, Metric] = {}
+    alone = names is not None and len(set(names)) == 1
     for name in METRICS if names is None else names:
         if name in LABELLED:
             continue
@@ -73,6 +75,8 @@ def build(names: Sequence[str] | None = None) -> dict[str, Metric]:
         try:
             scorers[name] = METRICS[name]()
         except DataError as error:
+            if alone:
+                raise
             _log.warning("%s is left out: %s", name, error)
     return scorers
 
