@@ -1,9 +1,11 @@
-"""What tests of bulk jobs that go wrong share: photos, some of them broken, a job in small parts, and its outcome."""
+"""What tests of bulk jobs share: photos, some of them broken, a job in small parts, and its outcome."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -17,6 +19,7 @@ from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
 from sightline.bulk.job_folder import BulkOutput
 
 PART = 8
+BROKEN = "words.jpg"
 
 
 def make_photos(flickr8k: Path, folder: Path, count: int) -> Path:
@@ -32,13 +35,41 @@ def make_photos(flickr8k: Path, folder: Path, count: int) -> Path:
     return folder
 
 
-def bulk(photos: Path, output: Path, model: Path, **options) -> BulkSummary:
+def copy_photos(flickr8k: Path, folder: Path) -> Path:
+    """Twelve photos in two folders, and one file that is none."""
+    (folder / "more").mkdir(parents=True)
+    for number, photo in enumerate(sorted((flickr8k / "Flicker8k_Dataset").iterdir())):
+        shutil.copy(photo, folder / ("more" if number % 3 == 0 else ".") / photo.name)
+    (folder / BROKEN).write_text("these are words, not a picture")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return [name for name in find_inputs([str(folder)]) if isinstance(name, str)]
+
+
+def bulk(
+    photos: Path | list[str], output: Path, model: Path, format: str = "jsonl", folder: bool = False, **options
+) -> BulkSummary:
+    inputs = [str(photos)] if isinstance(photos, Path) else photos
+    decoding = options.pop("decoding", {})
     chosen = BulkOptions(**{"workers": 0, "part_size": PART, "batch_size": 3, **options})
-    return caption_all([str(photos)], BulkOutput(output, "jsonl", False), [str(model)], chosen)
+    return caption_all(inputs, BulkOutput(output, format, folder), [str(model)], chosen, decoding)
 
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(path.open()))
+        flag = "true".__eq__
+        casts = {"confidence": float, "unsure": flag, "ood_score": lambda text: text or None, "finished": flag}
+        return [{name: casts.get(name, str)(value) for name, value in row.items()} for row in rows]
+    return lines(path)
 
 
 def check_complete(photos: Path, output: Path) -> None:
