@@ -33,6 +33,7 @@ from sightline.explain import Explanation
 from sightline.serve.app import create_app
 from sightline.serve.browser import BrowserModel
 from sightline.serve.schemas import CaptionBody, CaptionOptions, ExplainOptions
+from sightline.serve.server import open_to_all
 from sightline.serve.settings import Settings, make_settings
 from sightline.serve.site import PageFiles, Site
 from sightline.serve.uploads import read_json
@@ -69,6 +70,9 @@ def test_settings_out_of_bounds_are_named_by_their_flag(values: dict[str, Any], 
 )
 def test_only_loopback_is_local(host: str, local: bool):
     assert make_settings(host=host).is_local == local
+    warning = open_to_all(make_settings(host=host))
+    assert (f"--host {host} without a token" in warning and "set SIGHTLINE_TOKEN" in warning) == (not local)
+    assert open_to_all(make_settings(host=host, token="secret")) == ""
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -142,6 +142,16 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def open_to_all(settings: Settings) -> str:
+    """What it means that other machines may use the server without a token; empty where they may not."""
+    if settings.is_local or settings.token is not None:
+        return ""
+    return (
+        f"--host {settings.host} without a token: everyone on a network that reaches this machine may use the server; "
+        "set SIGHTLINE_TOKEN, or leave out --host to serve this machine alone (docs/serve.md)"
+    )
+
+
 def serve(captioner: Captioner, settings: Settings, listener: socket.socket, name: str, page: BrowserModel) -> None:
     """Answer until SIGTERM or Ctrl-C, then finish the requests in flight; a second Ctrl-C does not wait."""
     work = CaptionWork(captioner, settings.max_pixels)
@@ -152,8 +162,8 @@ def serve(captioner: Captioner, settings: Settings, listener: socket.socket, nam
         server_header=False, proxy_headers=False, h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=math.ceil(settings.timeout) + 5,
     )  # fmt: skip
-    if not settings.is_local and settings.token is None:
-        log.warning("anyone who reaches %s may use this server: set SIGHTLINE_TOKEN to ask for a token", settings.host)
+    if warning := open_to_all(settings):
+        log.warning("%s", warning)
     server = Server(config)
     server.run(sockets=[listener])
     log.info("stopped; every request that had arrived was answered")
