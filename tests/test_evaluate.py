@@ -437,3 +437,25 @@ def test_the_page_fits_a_phone_and_has_the_design_of_the_others(
         assert photo.evaluate("item => item.getBoundingClientRect().width") > 300, "photos fill the width"
         assert text.evaluate("item => parseFloat(getComputedStyle(item).fontSize)") >= 16
         shown.screenshot(path=str(tmp_path / "phone.png"))
+
+
+def test_the_repositorys_rows_are_compared_without_the_dataset(command: Command, tmp_path: Path) -> None:
+    results = Path(__file__).parents[1] / "results"
+    files = sorted(results.glob("*.json"))
+    outcome = command("evaluate", "--compare", *files, "--metrics", "cider,meteor")
+    assert outcome.code == 0
+    row = next(line for line in outcome.out.splitlines() if "sat-hard-vgg19 " in line)
+    published = json.loads((results / "sat-hard-vgg19.json").read_text())
+    for key in ("meteor", "cider"):
+        low, high = published["interval"][key]
+        assert f"{published['test'][key]:.1f} ({low:.1f} – {high:.1f})" in row
+    assert "BLEU" not in outcome.out and "curve" not in outcome.out
+    assert outcome.complaints[0].endswith("files left out: captions, curves and experiments of these rows")
+    assert "--data FOLDER --split test" in outcome.complaints[1]
+
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**published, "signature": "sightline 0.1.0|coco:test|images:4384|ptb"}))
+    refused = command("evaluate", "--compare", results / "sat-hard-vgg19.json", other)
+    assert refused.code == 1 and "compare rows of one dataset" in refused.err
+    captions = command("evaluate", "--compare", *results.glob("sat-*.captions.json"))
+    assert captions.code == 1 and "name the dataset too (--data)" in captions.err

@@ -81,7 +81,7 @@ def test_without_a_network_the_cache_serves(published: FakeHub, monkeypatch: pyt
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     assert resolve(NAME) == folder
     with pytest.raises(
-        ConfigError, match=r"somebody/other is neither a folder here nor a model on the hub that can be"
+        CheckpointError, match=r"somebody/other is neither a folder here nor a model on the hub that can be"
     ):
         resolve("somebody/other")
 
@@ -131,15 +131,19 @@ def test_files_too_large_are_refused_before_any_is_fetched(published: FakeHub) -
 def test_files_larger_than_the_hub_said_are_refused(published: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(hub_module.LARGEST, ".toml", 5)
     published.lies["recipe.toml"] = 4
-    with pytest.raises((CheckpointError, ConfigError)):
+    with pytest.raises(CheckpointError):
         hub_module.fetch(NAME)
 
 
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
-        (lambda hub: hub.repos.clear(), ConfigError, "there is no model somebody/words on the hub, or it is private"),
-        (lambda hub: hub.gated.add(NAME), ConfigError, "wants its terms accepted first"),
+        (
+            lambda hub: hub.repos.clear(),
+            CheckpointError,
+            "there is no model somebody/words on the hub, or it is private",
+        ),
+        (lambda hub: hub.gated.add(NAME), CheckpointError, "wants its terms accepted first"),
         (lambda hub: hub.repos[NAME].pop("config.json"), CheckpointError, "not a Sightline model: config.json missing"),
     ],
     ids=["missing", "gated", "another library's"],
@@ -154,7 +158,7 @@ def test_the_hubs_refusals_are_one_line(published: FakeHub, spoil, error: type[E
 
 def test_a_revision_that_is_not_there_is_one_line(published: FakeHub) -> None:
     assert hub_module.fetch(NAME, published.sha(NAME)).name == published.sha(NAME)
-    with pytest.raises(ConfigError, match="somebody/words has no revision 'v9'"):
+    with pytest.raises(CheckpointError, match="somebody/words has no revision 'v9'"):
         hub_module.fetch(NAME, "v9")
 
 

@@ -151,17 +151,24 @@ def test_the_large_model_needs_no_torch_and_is_found_in_the_working_directory(cl
     assert answer.stdout.strip() == load("large").caption(DOG).text, answer.stderr
 
 
-@pytest.mark.parametrize("verb", ["caption", "explain"])
-def test_without_a_clone_one_line_says_where_the_large_model_is(
-    verb: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["nosuch", "./large", "nobody/nosuch", "large"])
+@pytest.mark.parametrize("verb", ["caption", "explain", "serve", "export"])
+def test_a_model_that_is_not_here_is_one_line_and_exit_code_1(
+    verb: str, name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "CLONE", tmp_path / "site-packages" / "models")
     monkeypatch.setenv("SIGHTLINE_MODELS", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
-    outcome = command(verb, DOG, "--model", "large")
-    assert outcome.code == 2
-    assert len(outcome.err.splitlines()) == 1
-    assert f"copy the folder models/large of Sightline's repository to {tmp_path / 'kept' / 'large'}" in outcome.err
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    arguments = {"serve": ["--port", 0, "--model", name], "export": [name, "-o", "out"]}
+    outcome = command(verb, *arguments.get(verb, [DOG, "--model", name]))
+    assert outcome.code == 1
+    (line,) = outcome.complaints
+    assert Path(name).name in line
+    assert (
+        name != "large"
+        or f"copy the folder models/large of Sightline's repository to {tmp_path / 'kept' / 'large'}" in line
+    )
 
 
 @pytest.mark.skipif(not LARGE.is_dir(), reason="the large model is not in this copy of the repository")

@@ -31,7 +31,7 @@ from sightline.io.files import counted, printable
 from sightline.types import METRIC_NAMES
 
 if TYPE_CHECKING:
-    from sightline.evaluation.comparison import Comparison
+    from sightline.evaluation.comparison import Comparison, ResultRow
     from sightline.evaluation.scoring import Evaluation
 
 CALIBRATED = {"words": "words", "content_words": "content words", "captions": "captions"}
@@ -51,7 +51,10 @@ def evaluate(
     split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "val",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models as one ensemble.")] = False,
     comparing: Annotated[
-        bool, typer.Option("--compare", help="Compare evaluations (or results files with --data) by paired bootstrap.")
+        bool,
+        typer.Option(
+            "--compare", help="Compare evaluations, rows of results, or captions with --data, by paired bootstrap."
+        ),
     ] = False,
     human: Annotated[
         bool, typer.Option("--human", help="Score people instead: one caption of each photo against its others.")
@@ -81,8 +84,11 @@ def evaluate(
 ) -> None:
     """Caption a split and score it. The 95 % intervals are over 1,000 resamples of its photos."""
     if comparing:
-        from sightline.evaluation.comparison import compare
+        from sightline.evaluation.comparison import compare, result_rows
 
+        if not data and (rows := result_rows(models or [])):
+            show_rows(rows, len(models or []) - len(rows), **metric_options(metrics))
+            return
         if data and len(data) > 1:
             raise ConfigError("--compare takes one --data: systems are compared on the same photos")
         found = compare(models or [], data[0] if data else None, split, objects=objects, **metric_options(metrics))
@@ -263,6 +269,31 @@ def show_comparison(result: Comparison) -> None:
                 f"{found['p']:.3f}",
             )  # fmt: skip
         printer.print(table)
+
+
+def show_rows(rows: list[ResultRow], left_out: int, metrics: list[str] | None = None) -> None:
+    """Published scores side by side, each with its interval, and what more a dataset would tell."""
+    from rich.table import Table
+
+    keys = [key for key in ordered(list(rows[0].scores)) if not key.endswith("_no_bp")]
+    if metrics is not None:
+        keys = [key for key in keys if key.partition("_")[0] in metrics]
+        if not keys:
+            raise ConfigError(f"--metrics {','.join(metrics)}: these rows have no such score")
+    table = Table("row", title=f"×100, with 95 % intervals, {rows[0].dataset}", title_justify="left")
+    for key in keys:
+        table.add_column(score_label(key), justify="right")
+    for row in rows:
+        cells = []
+        for key in keys:
+            low, high = row.intervals.get(key, (None, None))
+            around = f" ({percent(low)} – {percent(high)})" if low is not None and high is not None else ""
+            cells.append(percent(row.scores[key]) + around if key in row.scores else "")
+        table.add_row(printable(row.path.stem), *cells)
+    console().print(table)
+    if left_out:
+        complain(f"{counted(left_out, 'file')} left out: captions, curves and experiments of these rows")
+    complain("these are the published scores; --data FOLDER --split test adds each difference with interval and p")
 
 
 def _folder_name(groups: list[list[str]], number: int) -> str:

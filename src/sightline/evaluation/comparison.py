@@ -37,6 +37,67 @@ class _Photo:
     objects: frozenset[str] | None = None
 
 
+@dataclass(frozen=True)
+class ResultRow:
+    """A row of RESULTS.md: a system's published scores on a test set, with intervals, as shares of 1."""
+
+    path: Path
+    scores: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    signature: str
+
+    @property
+    def dataset(self) -> str:
+        """Which photos were scored: ``flickr8k:test|images:1000``."""
+        return "|".join(self.signature.split("|")[1:3])
+
+
+def result_rows(files: Sequence[str | Path]) -> list[ResultRow]:
+    """The files as rows, where all are; empty where some are captions or evaluations, which `compare` scores anew."""
+    rows = [_read_row(Path(path)) for path in without_companions(files)]
+    found = [row for row in rows if row is not None]
+    if len(found) < max(2, len(rows)):
+        return []
+    for row in found:
+        if row.dataset != found[0].dataset:
+            raise DataError(
+                f"{printable(row.path)} was scored on {row.dataset}, {printable(found[0].path)} on {found[0].dataset}: "
+                "compare rows of one dataset"
+            )
+    return found
+
+
+def without_companions(files: Sequence[str | Path]) -> list[str | Path]:
+    """The files, but of ``results/*.json`` only the rows: not their captions and curves, nor other experiments."""
+    rows = {Path(path) for path in files if _read_row(Path(path))}
+    if len(rows) < 2:
+        return list(files)
+    return [path for path in files if Path(path) in rows or not _accompanies(Path(path), rows)]
+
+
+def _accompanies(path: Path, rows: set[Path]) -> bool:
+    if not path.is_file() or path.suffix != ".json":
+        return False
+    content = read_json(path)
+    if isinstance(content, dict):
+        return content.get("format") != FORMAT
+    return path.with_name(path.name.split(".")[0] + ".json") in rows
+
+
+def _read_row(path: Path) -> ResultRow | None:
+    if not path.is_file() or path.suffix != ".json":
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or not {"recipe", "test", "interval", "signature"} <= content.keys():
+        return None
+    try:
+        scores = {key: value / 100 for key, value in content["test"].items()}
+        intervals = {key: (low / 100, high / 100) for key, (low, high) in content["interval"].items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{printable(path)} is a damaged row of results: its scores are not numbers") from None
+    return ResultRow(path, scores, intervals, str(content["signature"]))
+
+
 def compare(
     files: Sequence[str | Path],
     references: Dataset | str | Path | None = None,
@@ -50,6 +111,7 @@ def compare(
     Everything is scored anew, with one set of references and object labels: those given, or those of the first
     scores.json.
     """
+    files = without_companions(files)
     if len(files) < 2:
         raise ConfigError(f"a comparison needs at least two files, got {len(files)}")
     systems = [_read(path) for path in files]

@@ -72,7 +72,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         offline = reason is not None
         found = snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=offline)
     except Exception as error:
-        problem = _hub_error(name, revision, error) or ConfigError(
+        problem = _hub_error(name, revision, error) or CheckpointError(
             f"{printable(name)} is neither a folder here nor a model on the hub that can be reached "
             f"({reason or type(error).__name__}); check the name and the network"
         )
@@ -83,7 +83,10 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def resolve(name: str | Path) -> Path:
-    """Where a model lies: a folder, a shipped model's name, or a hub name (``owner/model``), fetched if need be."""
+    """Where a model lies: a folder, a shipped model's name, or a hub name (``owner/model``), fetched if need be.
+
+    `CheckpointError` where there is no such model.
+    """
     path = Path(name).expanduser()
     if str(name) == LARGE and not path.exists():
         return _large()
@@ -99,7 +102,7 @@ def _large() -> Path:
         if folder.is_dir():
             return folder
     kept = large_folders()[-1]
-    raise ConfigError(
+    raise CheckpointError(
         f"the large model (91 MB) is not in the package: copy the folder models/large of Sightline's repository to "
         f"{printable(kept)}, or give that folder (--model CLONE/models/large)"
     )
@@ -211,16 +214,16 @@ def _check_files(name: str, sizes: dict[str, int]) -> None:
             raise CheckpointError(f"{name}: {file} has {size >> 20:,} MB, more than the {limit >> 20:,} MB allowed")
 
 
-def _hub_error(name: str, revision: str | None, error: Exception) -> ConfigError | None:
+def _hub_error(name: str, revision: str | None, error: Exception) -> CheckpointError | None:
     """The error that explains an answer of the hub; None where the hub gave no answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return ConfigError(f"{name} wants its terms accepted first: do so on its page and {LOG_IN}")
+        return CheckpointError(f"{name} wants its terms accepted first: do so on its page and {LOG_IN}")
     if isinstance(error, RepositoryNotFoundError):
-        return ConfigError(f"there is no model {name} on the hub, or it is private: check the name, or {LOG_IN}")
+        return CheckpointError(f"there is no model {name} on the hub, or it is private: check the name, or {LOG_IN}")
     if isinstance(error, RevisionNotFoundError):
-        return ConfigError(f"{name} has no revision {revision!r}: leave it out for the newest")
+        return CheckpointError(f"{name} has no revision {revision!r}: leave it out for the newest")
     return None
 
 
