@@ -24,7 +24,7 @@ def names(dataset: Dataset, split: str) -> set[str]:
     return {example.image.name for example in dataset.splits[split]}
 
 
-def refusal(kind: type[SightlineError], *arguments, **options) -> str:
+def error_message(kind: type[SightlineError], *arguments, **options) -> str:
     with pytest.raises(kind) as caught:
         load_dataset(*arguments, **options)
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import LENGTH, refusal, tiny, tokenizer
+from tiny_checkpoints import LENGTH, error_message, tiny, tokenizer
 
 import sightline
 from sightline.io import model_files
@@ -53,7 +53,7 @@ def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any
 )
 def test_a_tensor_missing_extra_or_misshapen_is_named(change: Callable, fault: str, folder: Path) -> None:
     change_tensors(folder, change)
-    message = refusal(folder)
+    message = error_message(folder)
     assert fault in message
     assert "model.safetensors does not fit the model" in message
 
@@ -66,7 +66,7 @@ def test_all_misfits_are_told_at_once(folder: Path) -> None:
         tensors["b"] = torch.ones(1)
 
     change_tensors(folder, change)
-    message = refusal(folder)
+    message = error_message(folder)
     assert "5 tensors missing" in message
     assert ", …)" in message
     assert "2 tensors too many (a, b)" in message
@@ -77,7 +77,7 @@ def test_a_truncated_or_damaged_weights_file_is_refused(folder: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"", whole[:4], whole[:100], whole[:-1], whole[: len(whole) // 2], b"\xff" * 64, whole + b"\0"):
         path.write_bytes(damaged)
-        assert "model.safetensors cannot be read" in refusal(folder)
+        assert "model.safetensors cannot be read" in error_message(folder)
 
 
 def test_a_pickle_is_refused_and_never_run(folder: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_pickle_is_refused_and_never_run(folder: Path, tmp_path: Path) -> None
 
     for payload in (pickle.dumps(Trap()), _torch_file(Trap())):
         (folder / "model.safetensors").write_bytes(payload)
-        assert "model.safetensors cannot be read" in refusal(folder)
+        assert "model.safetensors cannot be read" in error_message(folder)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Trap()))
     assert mark.exists(), "the trap works"
@@ -113,11 +113,11 @@ def test_nothing_in_the_package_unpickles() -> None:
 
 
 def test_an_incomplete_folder_says_what_is_missing(folder: Path, tmp_path: Path) -> None:
-    assert "no such folder" in refusal(tmp_path / "nowhere")
-    assert "no such folder" in refusal(folder / "config.json")
+    assert "no such folder" in error_message(tmp_path / "nowhere")
+    assert "no such folder" in error_message(folder / "config.json")
     (folder / "tokenizer.json").unlink()
     (folder / "model.safetensors").unlink()
-    assert "model.safetensors, tokenizer.json missing" in refusal(folder)
+    assert "model.safetensors, tokenizer.json missing" in error_message(folder)
 
 
 def test_metrics_and_recipe_may_be_absent(folder: Path) -> None:
@@ -131,14 +131,14 @@ def test_metrics_and_recipe_may_be_absent(folder: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff\xfe{}", b"[" * 200_000, b'"x"'])
 def test_a_damaged_json_file_is_named(name: str, content: bytes, folder: Path) -> None:
     (folder / name).write_bytes(content)
-    message = refusal(folder)
+    message = error_message(folder)
     assert name in message
     assert "copy the file again" in message
 
 
 def test_a_json_file_beyond_all_reason_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_files, "LARGEST_JSON", 100)
-    assert "config.json is larger than" in refusal(folder)
+    assert "config.json is larger than" in error_message(folder)
 
 
 # A tampered configuration
@@ -164,7 +164,7 @@ def wrong_fields() -> list[tuple[str, str, Any]]:
 @pytest.mark.parametrize(("part", "key", "value"), wrong_fields())
 def test_a_field_of_a_wrong_type_or_size_is_refused(part: str, key: str, value: Any, folder: Path) -> None:
     tamper(folder, lambda config: config[part].update({key: value}))
-    refusal(folder)
+    error_message(folder)
 
 
 @pytest.mark.parametrize("name", ["lstm", "attention-lstm"])
@@ -172,7 +172,7 @@ def test_a_field_of_a_wrong_type_is_refused_in_every_decoder(name: str, tmp_path
     for key in tiny(name).model.decoder.spec:
         save_checkpoint(tmp_path, tiny(name))
         tamper(tmp_path, lambda config, key=key: config["decoder"].update({key: ["x"]}))
-        refusal(tmp_path)
+        error_message(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +209,12 @@ def test_a_field_of_a_wrong_type_is_refused_in_every_decoder(name: str, tmp_path
 )
 def test_a_tampered_configuration_is_named(change: Callable, fault: str, folder: Path) -> None:
     tamper(folder, change)
-    assert fault in refusal(folder)
+    assert fault in error_message(folder)
 
 
 def test_a_preprocess_that_does_not_fit_the_network_is_refused(folder: Path) -> None:
     tamper(folder, lambda config: config["encoder"]["preprocess"].update(size=32, resize=32))
-    assert "preprocess.size is 32" in refusal(folder)
+    assert "preprocess.size is 32" in error_message(folder)
 
 
 @pytest.mark.parametrize("shape", [3, [1, 2], ["a", "b", "c"], [256, 0, 3], "abc", None])
@@ -225,7 +225,7 @@ def test_a_tampered_grid_is_refused(shape: Any, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, Checkpoint(CaptionModel(encoder, build_decoder("lstm", **sizes, width=8)), words))
     load_checkpoint(tmp_path)
     tamper(tmp_path, lambda config: config["encoder"].update(shape=shape))
-    assert "encoder.shape" in refusal(tmp_path)
+    assert "encoder.shape" in error_message(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_tampered_grid_is_refused(shape: Any, tmp_path: Path) -> None:
 )
 def test_a_tampered_vocabulary_is_named(change: Callable, fault: str, folder: Path) -> None:
     tamper(folder, change, "tokenizer.json")
-    assert fault in refusal(folder)
+    assert fault in error_message(folder)
 
 
 def test_a_decoders_own_section_fits_what_is_saved() -> None:
@@ -257,5 +257,5 @@ def test_a_config_that_asks_for_more_layers_than_the_weights_have_is_refused_bef
         config["encoder"] = (old if "blocks" in change else {"preprocess": old["preprocess"]}) | change
 
     tamper(folder, deeper)
-    message = refusal(folder)
+    message = error_message(folder)
     assert "asks for far more weights than the" in message or ("options" in change and "(ConfigError)" in message)

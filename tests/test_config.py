@@ -26,7 +26,7 @@ SMALL = {"encoder": {"name": "patches"}, "decoder": {"name": "lstm"}}
 PRETRAINED = {"encoder": {"name": "vgg19"}, "decoder": {"name": "transformer"}}
 
 
-def refusal(values: dict[str, Any], *overrides: str) -> str:
+def error_message(values: dict[str, Any], *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_recipe(values, overrides)
     message = str(caught.value)
@@ -38,7 +38,7 @@ def refusal(values: dict[str, Any], *overrides: str) -> str:
 
 
 def test_all_faults_are_reported_at_once_with_the_nearest_names() -> None:
-    message = refusal(
+    message = error_message(
         {
             "encoder": {"name": "vgg19", "image_sise": 224, "fit": "crp"},
             "decoder": {"name": "lstm", "widht": 3, "dropout": 2},
@@ -78,17 +78,17 @@ def test_all_faults_are_reported_at_once_with_the_nearest_names() -> None:
     ],
 )
 def test_a_fault_names_its_place(values: dict[str, Any], fault: str) -> None:
-    assert fault in refusal(values)
+    assert fault in error_message(values)
 
 
 @pytest.mark.parametrize("section", list(Recipe.model_fields))
 @pytest.mark.parametrize("value", [3, ["x"]])
 def test_a_section_that_is_no_table_is_named(section: str, value: Any) -> None:
-    assert section in refusal(SMALL | {section: value})
+    assert section in error_message(SMALL | {section: value})
 
 
 def test_a_key_of_another_decoder_is_unknown_to_this_one() -> None:
-    assert "unknown key 'decoder.hidden'" in refusal(PRETRAINED, "decoder.hidden=5")
+    assert "unknown key 'decoder.hidden'" in error_message(PRETRAINED, "decoder.hidden=5")
     assert parse_recipe(SMALL, ["decoder.hidden=5"]).decoder.hidden == 5
 
 
@@ -165,17 +165,17 @@ def test_none_takes_an_option_back(section: str, key: str, value: Any) -> None:
 
 
 def test_none_where_a_value_is_needed_is_a_fault() -> None:
-    assert "training.epochs" in refusal(SMALL, "training.epochs=none")
-    assert "decoding.length_penalty" in refusal(SMALL, "decoding.length_penalty=none")
+    assert "training.epochs" in error_message(SMALL, "training.epochs=none")
+    assert "decoding.length_penalty" in error_message(SMALL, "decoding.length_penalty=none")
 
 
 @pytest.mark.parametrize("override", ["foo", "training.=3", ".epochs=3", "title=hello", "", "="])
 def test_an_override_of_another_form_is_named(override: str) -> None:
-    assert f"--set {override!r} is not of the form section.key=value" in refusal(SMALL, override)
+    assert f"--set {override!r} is not of the form section.key=value" in error_message(SMALL, override)
 
 
 def test_an_override_into_a_plain_value_is_a_fault() -> None:
-    assert "'title' is not a section" in refusal(SMALL | {"title": "x"}, "title.x=3")
+    assert "'title' is not a section" in error_message(SMALL | {"title": "x"}, "title.x=3")
 
 
 # Files

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from drawings import DEV, DRAWINGS, EVERY, LISTS, TEST, TRAIN
-from layouts import SIZES, caption_rows, coco_annotations, draw_all, karpathy, names, refusal, sizes, write_csv
+from layouts import SIZES, caption_rows, coco_annotations, draw_all, error_message, karpathy, names, sizes, write_csv
 
 from sightline.data import DATASETS, load_dataset, verify_images
 from sightline.data.dataset import FAULTS, Dataset, Report
@@ -220,56 +220,56 @@ def test_broken_json_is_one_line(tmp_path: Path) -> None:
     root = make_coco(tmp_path)
     path = root / "annotations" / "captions_train2017.json"
     path.write_text(path.read_text()[:-50])
-    assert "captions_train2017.json is not JSON" in refusal(DataError, root)
+    assert "captions_train2017.json is not JSON" in error_message(DataError, root)
     path.write_text("[]")
-    assert 'no list "images"' in refusal(DataError, root)
+    assert 'no list "images"' in error_message(DataError, root)
     (root / "dataset_coco.json").write_text("[" * 100_000)
-    assert "dataset_coco.json is not JSON" in refusal(DataError, root)
+    assert "dataset_coco.json is not JSON" in error_message(DataError, root)
 
 
 # Refusals and announcements
 
 
 def test_unknown_format_suggests_the_nearest(tmp_path: Path) -> None:
-    message = refusal(ConfigError, tmp_path, format="flicker8k")
+    message = error_message(ConfigError, tmp_path, format="flicker8k")
     assert "did you mean 'flickr8k'" in message and "coco" in message
 
 
 @pytest.mark.parametrize("format", list(DATASETS))
 def test_a_format_named_wrongly_is_one_line(tmp_path: Path, format: str) -> None:
     EVERY[0].draw().save(tmp_path / "a.jpg")
-    refusal(DataError, tmp_path, format=format)
+    error_message(DataError, tmp_path, format=format)
 
 
-def test_refusals_of_a_whole_dataset(tmp_path: Path) -> None:
-    assert "does not exist" in refusal(DataError, tmp_path / "no")
-    assert "web address" in refusal(DataError, "https://example.org/flickr8k")
-    assert "holds no known dataset" in refusal(DataError, tmp_path)
+def test_errors_of_a_whole_dataset(tmp_path: Path) -> None:
+    assert "does not exist" in error_message(DataError, tmp_path / "no")
+    assert "web address" in error_message(DataError, "https://example.org/flickr8k")
+    assert "holds no known dataset" in error_message(DataError, tmp_path)
     (tmp_path / "readme.md").touch()
-    assert "holds no known dataset" in refusal(DataError, tmp_path / "readme.md")
+    assert "holds no known dataset" in error_message(DataError, tmp_path / "readme.md")
     write_csv(tmp_path / "captions.csv", [["image", "caption"], ["a.jpg", "A cat ."]])
-    assert "no image lies under" in refusal(DataError, tmp_path)
+    assert "no image lies under" in error_message(DataError, tmp_path)
     EVERY[0].draw().save(tmp_path / "b.jpg")
-    message = refusal(DataError, tmp_path)
+    message = error_message(DataError, tmp_path)
     assert "no image has a caption" in message and "a.jpg" in message
     write_csv(tmp_path / "other.csv", [["x", "y"], ["a.jpg", "A cat ."]])
-    assert "names no image and caption columns" in refusal(DataError, tmp_path / "other.csv")
+    assert "names no image and caption columns" in error_message(DataError, tmp_path / "other.csv")
     write_csv(tmp_path / "captions.csv", [["image", "caption"], ["b.jpg", "A cat ."]])
-    assert "three splits need more than 1 captioned photo;" in refusal(DataError, tmp_path)
+    assert "three splits need more than 1 captioned photo;" in error_message(DataError, tmp_path)
 
 
 def test_several_tables_must_be_named(tmp_path: Path) -> None:
     draw_all(tmp_path)
     for name in ("one.csv", "two.csv"):
         write_csv(tmp_path / name, [["image", "caption"], *caption_rows()])
-    assert "several caption tables (one.csv, two.csv)" in refusal(DataError, tmp_path)
+    assert "several caption tables (one.csv, two.csv)" in error_message(DataError, tmp_path)
     assert sizes(load_dataset(tmp_path / "two.csv")) == {"train": 8, "val": 2, "test": 2}
 
 
 def test_an_emptied_split_is_fatal(tiny_flickr8k: Path) -> None:
     for drawing in TEST:
         (tiny_flickr8k / "Flicker8k_Dataset" / drawing.name).unlink()
-    message = refusal(DataError, tiny_flickr8k)
+    message = error_message(DataError, tiny_flickr8k)
     assert message.startswith("the test split of") and "do not exist" in message
 
 

@@ -45,7 +45,7 @@ def test_impossible_options_are_refused(wrong):
         ),
     ],
 )
-def test_a_refusal_says_what_is_allowed(wrong, message):
+def test_the_error_says_what_is_allowed(wrong, message):
     with pytest.raises(ConfigError) as error:
         DecodingOptions(**wrong)
     assert str(error.value) == f"decoding options: {message}"

@@ -39,7 +39,7 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
 
 
-def refusal(source, **options) -> str:
+def error_message(source, **options) -> str:
     with pytest.raises(ImageError) as caught:
         open_image(source, **options)
     message = str(caught.value)
@@ -153,41 +153,41 @@ def test_arrays_of_every_shape_and_kind(shape: tuple[int, ...], kind: type) -> N
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    assert "does not exist" in refusal(tmp_path / "no.jpg")
+    assert "does not exist" in error_message(tmp_path / "no.jpg")
 
 
 def test_directory(tmp_path: Path) -> None:
-    assert "is a folder" in refusal(tmp_path)
+    assert "is a folder" in error_message(tmp_path)
 
 
 def test_empty_file(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
-    assert "is empty (0 bytes)" in refusal(tmp_path / "a.jpg")
-    assert "is empty" in refusal(b"")
+    assert "is empty (0 bytes)" in error_message(tmp_path / "a.jpg")
+    assert "is empty" in error_message(b"")
 
 
 def test_not_an_image(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_text("<html>Not found</html>")
-    assert "a.jpg is not an image: use JPEG" in refusal(tmp_path / "a.jpg")
-    assert "is not an image" in refusal(np.random.default_rng(0).bytes(5000))
+    assert "a.jpg is not an image: use JPEG" in error_message(tmp_path / "a.jpg")
+    assert "is not an image" in error_message(np.random.default_rng(0).bytes(5000))
 
 
 def test_vector_graphics_are_not_run() -> None:
-    assert "is not an image" in refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    assert "is not an image" in error_message(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
 @pytest.mark.parametrize("share", [0.6, 0.02])
 def test_cut_off_file(format: str, share: float) -> None:
     data = encoded(noise(200, 200), format)
-    message = refusal(data[: max(12, int(len(data) * share))])
+    message = error_message(data[: max(12, int(len(data) * share))])
     assert "cut off" in message or "damaged" in message
 
 
 def test_cut_off_jpeg_is_called_so(tmp_path: Path) -> None:
     data = encoded(noise(200, 200), "JPEG")
     (tmp_path / "photo.jpg").write_bytes(data[: len(data) // 2])
-    message = refusal(tmp_path / "photo.jpg")
+    message = error_message(tmp_path / "photo.jpg")
     assert message.endswith("photo.jpg is cut off, the end of the file is missing: copy or download it again")
 
 
@@ -206,31 +206,31 @@ def test_flipped_bytes_never_escape_as_other_errors() -> None:
 
 
 def test_bombs_are_refused_from_the_header() -> None:
-    message = refusal(png_header(30_000, 30_000))
+    message = error_message(png_header(30_000, 30_000))
     assert "too many pixels" in message
-    assert "5000×4000, more than 10,000,000 pixels" in refusal(png_header(5000, 4000), max_pixels=10_000_000)
+    assert "5000×4000, more than 10,000,000 pixels" in error_message(png_header(5000, 4000), max_pixels=10_000_000)
 
 
 def test_pixel_limit_holds_for_arrays_and_pillow_images() -> None:
-    assert "more than 100 pixels" in refusal(np.zeros((20, 20)), max_pixels=100)
-    assert "20×20" in refusal(Image.new("L", (20, 20)), max_pixels=100)
+    assert "more than 100 pixels" in error_message(np.zeros((20, 20)), max_pixels=100)
+    assert "20×20" in error_message(Image.new("L", (20, 20)), max_pixels=100)
 
 
 def test_file_size_limit(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(noise()))
-    assert "is larger than" in refusal(tmp_path / "a.png", max_bytes=1000)
+    assert "is larger than" in error_message(tmp_path / "a.png", max_bytes=1000)
 
 
 def test_heic_without_plugin_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
-    assert "pip install pillow-heif" in refusal(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + b"\0" * 64)
+    assert "pip install pillow-heif" in error_message(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + b"\0" * 64)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
 def test_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch(mode=0)
-    assert "permission denied" in refusal(tmp_path / "a.jpg")
+    assert "permission denied" in error_message(tmp_path / "a.jpg")
 
 
 def test_unreadable_file_as_the_system_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_unreadable_file_as_the_system_reports_it(tmp_path: Path, monkeypatch: p
 
     (tmp_path / "a.jpg").touch()
     monkeypatch.setattr(Path, "open", refuse)
-    assert "a.jpg cannot be read: permission denied" in refusal(tmp_path / "a.jpg")
+    assert "a.jpg cannot be read: permission denied" in error_message(tmp_path / "a.jpg")
 
 
 def test_what_libtiff_says_names_its_file(
@@ -262,19 +262,19 @@ def test_what_libtiff_says_names_its_file(
 
 @pytest.mark.parametrize("source", ["https://example.org/a.jpg", "s3://bucket/a.jpg", "file://elsewhere/a.jpg"])
 def test_addresses_are_not_fetched(source: str) -> None:
-    message = refusal(source)
+    message = error_message(source)
     assert source in message and "name" in message
 
 
 @pytest.mark.parametrize("source", ["a\0b.jpg", "line\nbreak.jpg", "x" * 5000, ""])
 def test_strange_paths(source: str) -> None:
-    refusal(source)
+    error_message(source)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
-    assert "not a regular file" in refusal(tmp_path / "pipe.jpg")
+    assert "not a regular file" in error_message(tmp_path / "pipe.jpg")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_objects(source: object, part: str) -> None:
-    assert part in refusal(source)
+    assert part in error_message(source)
 
 
 # Large images and unusual depths

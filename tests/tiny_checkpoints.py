@@ -48,7 +48,7 @@ def logits(model: CaptionModel) -> torch.Tensor:
         return model(pixels, tokens).logits
 
 
-def refusal(folder: Path) -> str:
+def error_message(folder: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
     message = str(caught.value)

@@ -40,7 +40,7 @@ from sightline.io.progress import meter
 from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")
-INTERVAL = 2.0  # seconds between two looks at the folder
+INTERVAL = 2.0  # seconds between two scans of the folder
 SETTLED = 10.0  # seconds; a file that was not modified for so long is complete
 FEWEST, MOST = 64, 1000  # photos between two saves; a save writes the whole table
 Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
@@ -120,12 +120,12 @@ class Arrivals:
 
     def __init__(self, folder: str, table: GrowingTable):
         self.folder, self.table = folder, table
-        self.photos = 0  # in the folder, at the last look
-        self.growing: dict[str, Stamp] = {}  # new files, as they were at the last look
+        self.photos = 0  # in the folder, at the last scan
+        self.growing: dict[str, Stamp] = {}  # new files, as they were at the last scan
         self.reported: set[str] = set()  # folders that cannot be listed
 
-    def look(self) -> list[str]:
-        """Photos whose file is complete: it has not changed since the last look, or for `SETTLED` seconds."""
+    def scan(self) -> list[str]:
+        """Photos whose file is complete: it has not changed since the last scan, or for `SETTLED` seconds."""
         ready, growing = [], dict[str, Stamp]()
         unreadable: list[OSError] = []
         self.photos = 0
@@ -214,7 +214,7 @@ def watch(
         started = waits = False
         with BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine:
             while True:
-                photos = arrivals.look()
+                photos = arrivals.scan()
                 new = len(photos) + len(arrivals.growing)
                 if not started and (announce or new):
                     found = f"{printable(folder)} has {counted(arrivals.photos, 'photo')}, {new:,} new"
