@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import itertools
 import json
@@ -16,11 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
-from serving import BOUNDARY, MULTIPART, PATIENCE, RunningServer, form, raw, serving
+from serving import BOUNDARY, MULTIPART, PATIENCE, RunningServer, form, raw, serving, wait_until
 
 import sightline
+from sightline.errors import ImageError
+from sightline.io.images import open_image
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
@@ -434,3 +438,31 @@ def test_schemathesis_finds_nothing(server: RunningServer, tmp_path: Path):
     assert server.metric("sightline_photos_total") > captioned, "the example in the document is a photo"
     assert server.metric("sightline_in_flight_photos") == 0
     assert server.lines[1:] == [], "nothing was logged"
+
+
+def test_what_libtiff_says_of_uploads_that_are_decoded_at_once_names_each(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scan(size: int, spoilt: bool) -> bytes:
+        pixels = np.random.default_rng(size).integers(0, 2, (size, size), np.uint8) * 255
+        file = io.BytesIO()
+        Image.fromarray(pixels).convert("1").save(file, "TIFF", compression="group4")
+        data = bytearray(file.getvalue())
+        data[size : size + 300] = b"\x55" * 300 if spoilt else data[size : size + 300]
+        return bytes(data)
+
+    photos = [scan(200, True), scan(210, False), scan(300, True), scan(500, True)]
+    expected = []
+    for number, photo in enumerate(photos):
+        caplog.clear()
+        with contextlib.suppress(ImageError):
+            open_image(photo, called=f"{number}.jpg")
+        expected += [record.getMessage() + "\n" for record in caplog.records]
+    assert [line[:6] for line in expected] == ["0.jpg:", "2.jpg:", "3.jpg:"] and len(set(expected)) == 3
+    before = len(server.lines)
+    for _ in range(5):
+        server.post("/v1/caption", photos)
+    server.post_json("/v1/caption", {"photos": [encoded(photos[1]), encoded(photos[0])]})
+    wait_until(lambda: len(server.lines) - before >= 16, "a line for each damaged upload")
+    said = server.lines[before:]
+    assert sorted(said) == sorted(5 * expected + [expected[0].replace("0.jpg", "photo 2")])

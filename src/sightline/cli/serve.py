@@ -68,6 +68,7 @@ def serve(
     )  # fmt: skip
 
     from sightline.io import progress
+    from sightline.io.images import keep_stderr_apart
     from sightline.serve.server import listen
     from sightline.serve.server import serve as run
 
@@ -76,6 +77,7 @@ def serve(
     from sightline.engine.captioner import load
 
     progress.use_terminal(False)  # the model's thread draws no bars
+    keep_stderr_apart()
     captioner = load(*(model or ()), datastore=datastore)
     name = " + ".join(printable(folder.name) for folder in captioner.folders if folder) or "unnamed"
     run(captioner, settings, sockets, name, _page(captioner, page_model, server_page or datastore is not None))

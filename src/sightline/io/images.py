@@ -9,10 +9,11 @@ import io
 import logging
 import math
 import os
-import tempfile
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TextIO
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -171,29 +172,54 @@ def _load(image: Image.Image, name: str) -> Image.Image:
 def _libtiff_messages(name: str) -> Iterator[None]:
     """Log what libtiff writes to standard error, of which it does not say the file: the first line, with its name.
 
-    Standard error is the whole process', so that it is redirected in the main thread alone. Bulk workers have no other
-    threads that write; the server's threads do, and their messages stay as they are.
+    Standard error is the whole process', so that one TIFF is decoded at a time. In other threads than the main one it
+    is redirected only if Python's own messages go elsewhere (`keep_stderr_apart`): they would be taken for libtiff's.
     """
-    if threading.current_thread() is not threading.main_thread():
+    apart = sys.stderr is None or not _writes_to(sys.stderr, 2)
+    if not hasattr(os, "set_blocking") or not (apart or threading.current_thread() is threading.main_thread()):
         yield
         return
-    try:
-        before = os.dup(2)
-    except OSError:  # it is closed: nobody reads it
-        yield
-        return
-    with tempfile.TemporaryFile() as file:
+    with _redirecting:
         try:
-            os.dup2(file.fileno(), 2)
+            before = os.dup(2)
+        except OSError:  # it is closed: nobody reads it
+            yield
+            return
+        reader, writer = os.pipe()
+        for end in (reader, writer):  # a full pipe takes no more, and nothing waits for it
+            os.set_blocking(end, False)
+        try:
+            os.dup2(writer, 2)
             yield
         finally:
             os.dup2(before, 2)
             os.close(before)
-            file.seek(0)
-            lines = file.read(2**16).decode("utf-8", "replace").splitlines()
+            os.close(writer)
+            said = b""
+            with suppress(BlockingIOError):  # a process that was started meanwhile may still write
+                said = os.read(reader, 2**16)
+            lines = said.decode("utf-8", "replace").splitlines()
+            os.close(reader)
             if lines:
                 more = f" ({counted(len(lines) - 1, 'further message')})" if len(lines) > 1 else ""
                 log.error("%s: %s%s", name, printable(lines[0].removeprefix("tempfile.tif: ")), more)
+
+
+_redirecting = threading.Lock()
+
+
+def keep_stderr_apart() -> None:
+    """Have Python write its messages to a copy of standard error: file 2 is left to the libraries written in C."""
+    if sys.stderr is not None and _writes_to(sys.stderr, 2):
+        stream = sys.stderr
+        sys.stderr = open(os.dup(2), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)  # noqa: SIM115, PTH123
+
+
+def _writes_to(stream: TextIO, number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (OSError, ValueError):  # no file at all
+        return False
 
 
 def _draft(image: Image.Image) -> int:

@@ -191,7 +191,10 @@ class Service:
             query = self.work.query(upload.options, explain)
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
-        return await gather(self.caption_one(data, name, query) for data, name in zip(upload.photos, upload.names))
+        return await gather(
+            self.caption_one(data, name or f"photo {number}", query)
+            for number, (data, name) in enumerate(zip(upload.photos, upload.names), 1)
+        )
 
     async def caption_one(self, photo: bytes | ImageError, name: str, query: Query) -> Explanation | ImageError:
         if isinstance(photo, ImageError):
