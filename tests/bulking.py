@@ -9,11 +9,13 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import sightline
 from sightline.bulk.inputs import find_inputs
 from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
 from sightline.bulk.job_folder import BulkOutput
@@ -154,3 +156,25 @@ def descendants(process: int) -> list[int]:
     for child in found:
         found += below.get(child, [])
     return found
+
+
+@contextmanager
+def ray_cluster() -> Iterator[str]:
+    """A cluster of two workers on this machine; gives its address."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[data]' pyarrow")
+    pytest.importorskip("ray.data")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    source = str(Path(sightline.__file__).parents[1])
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        object_store_memory=80 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}},
+    )
+    try:
+        yield "local"
+    finally:
+        ray.shutdown()
