@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,24 @@ def test_once_says_that_it_waits_for_a_photo_that_is_being_written(
         "waiting until 1 photo is completely written",
         "1 photo captioned",
     ]
+
+
+def test_the_bar_begins_with_the_number_of_photos(
+    folder: Path, captioner: Captioner, command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, int | None]] = []
+
+    @contextmanager
+    def meter(*args: object, **options: object) -> Iterator[Callable[[int, int | None], None]]:
+        yield lambda done, total: shown.append((done, total))
+
+    for module in ("watch", "job"):
+        monkeypatch.setattr(f"sightline.bulk.{module}.meter", meter)
+    put(folder, "a.jpg")
+    put(folder, "b.jpg")
+    run(folder, captioner)
+    assert command("bulk", folder, "-o", folder.parent / "d.csv", "--model", tiny_model, "--workers", 0).code == 0
+    assert shown == [(0, 2), (2, 2)] * 2
 
 
 def test_what_is_no_folder_or_disappears_is_one_line(folder: Path, captioner: Captioner) -> None:

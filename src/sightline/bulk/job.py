@@ -144,6 +144,7 @@ def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, 
         meter("captioning", unit="photos", begin=progress.before) as progress.update_meter,
         BulkEngine(captioner, decoding, options.batch_size, workers, progress) as engine,
     ):
+        progress.captioned(0)  # the bar knows the total before the first caption
         for finished in engine.run(job.unfinished_parts()):
             changes.add(write_to_photos(finished, options))
             job.save(finished, several)

@@ -262,6 +262,7 @@ def _caption(
     captions = failures = 0
     changes = PhotoChanges()
     with meter("captioning", unit="photos") as listener.update_meter:
+        listener.captioned(0)  # the bar knows the total before the first caption
         for finished in engine.run(_parts(photos, len(table.captioned) + len(table.failures))):
             changes.add(write_to_photos(finished, options))
             table.add(finished, engine.options.candidates > 1)
