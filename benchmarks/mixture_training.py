@@ -102,11 +102,11 @@ def plot(rows: list[dict[str, float]], path: str) -> None:
 
     figure, (cost, memory) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
     for captions, run in (("captions", "one source"), ("mixed captions", "mixture")):
-        cost.plot([row[captions] for row in rows], [row[run] for row in rows], "o-", label=run)
-    cost.set(xlabel="captions in an epoch", ylabel="processor minutes an epoch", xlim=0, ylim=0)
+        cost.plot([row[captions] / 1000 for row in rows], [row[run] for row in rows], "o-", label=run)
+    cost.set(xlabel="thousand captions in an epoch", ylabel="processor minutes an epoch", xlim=0, ylim=0)
     cost.legend()
-    memory.plot([row["photos"] for row in rows], [row["memory"] for row in rows], "o-")
-    memory.set(xlabel="photos", ylabel="private memory, MB", xlim=0, ylim=0)
+    memory.plot([row["photos"] / 1000 for row in rows], [row["memory"] for row in rows], "o-")
+    memory.set(xlabel="thousand photos", ylabel="private memory, MB", xlim=0, ylim=(0, 2000))
     figure.savefig(path, dpi=130)
 
 
