@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import experiment_sections
-from rows import WITHOUT_ROW, Row, read_json, read_rows, recipe_title, title
+from rows import WITHOUT_ROW, Row, read_json, read_rows, title
 from script import NOTHING, RESULTS, ROOT, escape, number, parser, run, table
 from sightline.data import read_results
 from sightline.errors import DataError
@@ -95,16 +95,18 @@ def best_systems(folder: Path) -> str:
 
 
 def systems(folder: Path) -> str:
-    """One line per system, best first; then the recipes that have no row, and why."""
+    """One line per system, best first; below the table the recipes that have no row, and why."""
     rows = {name: row for name, row in read_rows(folder).items() if row.test}
     shipped = checkpoint_hash(DEFAULT_MODEL)
     lines = [_system(folder, name, row, row.checkpoint == shipped) for name, row in rows.items()]
     done = {row.recipe for row in rows.values()}
     waiting = {recipe: why for recipe, why in WITHOUT_ROW.items() if recipe not in done}
-    empty = [""] * (len(SHORT) + 4)
-    lines += [[f"{recipe_title(recipe)} (`{recipe}`)", why, *empty] for recipe, why in waiting.items()]
+    reasons = (
+        f"{why[0].upper()}{why[1:]}: {', '.join(f'`{recipe}`' for recipe, own in waiting.items() if own == why)}."
+        for why in dict.fromkeys(waiting.values())
+    )
     head = ["system", *(LABELS[key] for key in SHORT), "CIDEr-D (95 %)", "different captions", "words"]
-    return table([*head, "parameters", "minutes"], lines, left=1)
+    return "\n\n".join([table([*head, "parameters", "minutes"], lines, left=1), " ".join(reasons)]).strip()
 
 
 def _variety(path: Path) -> list[str]:
