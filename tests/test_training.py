@@ -208,6 +208,14 @@ def train_command(recipe: Path, data: Path, output: Path, *more: str) -> list[st
     return ["-m", "sightline", "train", str(recipe), "--data", str(data), "-o", str(output), *more]
 
 
+def test_runs_of_different_precision_follow_each_other_in_one_process(four_photos, tmp_path) -> None:
+    for precision in ("bf16", "no"):
+        trainer = Trainer(
+            parse_recipe(TINY, [f"training.precision={precision}"]), load_dataset(four_photos), tmp_path / precision
+        )
+        assert trainer.accelerator.mixed_precision == precision
+
+
 @pytest.fixture
 def recipe_file(tmp_path):
     """A recipe with everything that has a state: dropout, averaged weights, hard attention's draws and baseline."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, gather_object, set_seed
 
 from sightline.data import Dataset, load_datasets
@@ -73,6 +74,7 @@ class Trainer:
         self, recipe: Recipe, dataset: Dataset, output: Path, resume: bool = False, tracker: str | None = None
     ):
         self.recipe, self.settings, self.output = recipe, recipe.training, output
+        AcceleratorState._reset_state()  # of an earlier run in this process, which may have had another precision
         self.accelerator = Accelerator(
             mixed_precision=self.settings.precision,
             gradient_accumulation_steps=self.settings.accumulate,
