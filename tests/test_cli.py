@@ -337,3 +337,5 @@ def test_doctor_flags_a_collapsed_model_and_a_bad_photo(
     assert len(faults) == 2, outcome.out
     assert "red_circle_white.jpg" in faults[0]
     assert "collapsed" in faults[1]
+    missing = command("doctor", "--data", tmp_path / "none", "--model", own_model)
+    assert (missing.code, "give --data" in missing.out) == (1, False)

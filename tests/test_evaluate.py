@@ -132,8 +132,16 @@ def test_a_table_that_bulk_wrote_is_scored(
     line = command("score", output, "--references", tiny_flickr8k_kept, "--metrics", "bleu")
     assert (line.code, line.complaints) == (
         0,
-        [f"10 photos of {output.rstrip('/')} have no references and are left out"],
+        [
+            f"10 photos of {output.rstrip('/')} have no references in the test split and are left out; "
+            "--split all scores the photos of all splits"
+        ],
     )
+    whole = command("score", output, "--references", tiny_flickr8k_kept, "--metrics", "bleu", "--split", "all")
+    assert (whole.code, whole.complaints) == (0, [])
+    assert "flickr8k:all|images:12|" in whole.out
+    wrong = command("score", output, "--references", tiny_flickr8k_kept, "--split", "foo")
+    assert (wrong.code, wrong.complaints) == (2, ["error: there is no split 'foo': choose train, val or test"])
 
 
 def test_the_photos_of_a_table_are_found_by_number_and_never_two_for_one(tmp_path: Path):
@@ -306,6 +314,10 @@ def test_a_metric_that_cannot_run_is_left_out_and_said_once(
     result = score_results(perfect, tiny_flickr8k_kept, metrics=["bleu", "meteor"])
     assert "meteor" not in result.scores
     assert caplog.messages == ["meteor is left out: its data is not here"]
+    caplog.clear()
+    with pytest.raises(DataError, match="lack 1 of 2 images"):
+        score_results(dict([*perfect.items()][:1]), tiny_flickr8k_kept, metrics=["bleu", "meteor"])
+    assert not caplog.messages  # it is said with the scores, not before another error
     with pytest.raises(DataError, match="its data is not here"):  # an empty table would answer nothing
         score_results(perfect, tiny_flickr8k_kept, metrics=["meteor"])
 

@@ -205,7 +205,7 @@ def test_the_weight_is_chosen_on_dev(tiny_model: Path, tiny_flickr8k_kept: Path,
     datastore, scores = build_datastore(Captioner(load(tiny_model).backends), tiny_flickr8k_kept)
     assert list(scores) == list(WEIGHTS)
     assert scores[datastore.contents.weight] == max(scores.values())
-    assert f"only {len(DEV)} dev photos" in caplog.text
+    assert f"only {len(DEV)} val photos" in caplog.text
 
 
 def test_all_photos_can_be_stored_and_a_broken_one_is_left_out(tiny_model: Path, tiny_flickr8k: Path) -> None:

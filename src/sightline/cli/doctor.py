@@ -36,7 +36,7 @@ def doctor(
     dataset: list[Dataset] = []
     if data is not None:
         faults += _print(complete(data, dataset))
-    faults += _print(varied(model, dataset[0] if dataset else None))
+    faults += _print(varied(model, dataset[0] if dataset else None, hint=data is None))
     if faults:
         raise typer.Exit(1)
 
@@ -162,7 +162,7 @@ def complete(path: str, found: list[Dataset]) -> Iterator[Finding]:
         yield "ok", f"all {sum(map(len, dataset.splits.values())):,} photos open"
 
 
-def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
+def varied(model: str | None, dataset: Dataset | None, hint: bool) -> Iterator[Finding]:
     """Whether a model loads and gives different photos different captions."""
     from sightline.engine.captioner import load
     from sightline.nn.hub import DEFAULT_MODEL
@@ -175,7 +175,8 @@ def varied(model: str | None, dataset: Dataset | None) -> Iterator[Finding]:
     name, size = model or "the default model", captioner.tokenizer.size
     yield "ok", f"{name} loads: {every:,} parameters, {size:,} tokens; run by {captioner.runtimes[0]}"
     if dataset is None:
-        yield "note", "give --data to check it on photos, too"
+        if hint:
+            yield "note", "give --data to check it on photos, too"
         return
     photos = [example.image for example in dataset.examples("val")[:PHOTOS]]
     results = captioner.stream(photos, want_attention=False)

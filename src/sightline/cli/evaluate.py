@@ -153,7 +153,7 @@ def score(
     references: Annotated[
         str, typer.Option("--references", help="A dataset's folder, or a COCO annotations file (.json).")
     ],
-    split: Annotated[str, typer.Option("--split", help="The dataset's split: train, val or test.")] = "test",
+    split: Annotated[str, typer.Option("--split", help="The dataset's split: train, val, test or all.")] = "test",
     metrics: Metrics = None,
     objects: Objects = None,
     output: Annotated[

@@ -114,6 +114,10 @@ class Dataset:
             raise ConfigError(f"there is no split {printable(repr(split))}: choose train, val or test")
         return self.splits[known]
 
+    def all_examples(self) -> list[Example]:
+        """The examples of all splits, by name."""
+        return sorted((example for own in self.splits.values() for example in own), key=lambda example: example.name)
+
     def captions(self, split: str) -> Iterator[str]:
         """Every caption of one split, photo by photo."""
         for example in self.examples(split):

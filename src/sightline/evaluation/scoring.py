@@ -30,7 +30,7 @@ from sightline.data import (
     with_objects,
     write_results,
 )
-from sightline.data.dataset import SPLIT_NAMES
+from sightline.data.dataset import SPLIT_NAMES, SPLITS
 from sightline.data.reading import read_json
 from sightline.data.tables import TABLES, captions_of_examples
 from sightline.decoding import DecodingOptions
@@ -141,7 +141,6 @@ def evaluate(
     `DecodingOptions`; ``limit`` takes only the first photos of each source; ``output`` is a folder for captions.json
     and scores.json.
     """
-    scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
     from sightline.engine.captioner import load  # here, so that captions are scored where Pillow is not installed
 
     dataset = _load(data, format, objects)
@@ -151,6 +150,7 @@ def evaluate(
         captioner = load(captioner)
     elif isinstance(captioner, Sequence):
         captioner = load(*captioner)
+    scorers = build(metrics)  # a wrong name should not cost an hour of captioning first
     failures: list[Failure] = []
     if captions is None:
         if captioner is None:
@@ -185,7 +185,6 @@ def evaluate_people(
     A photo needs two captions to count. With one reference fewer the scores are a little lower than a system's with
     the same captions would be.
     """
-    scorers = build(metrics)
     dataset = _load(data, format, objects)
     draw = random.Random(seed)
     captions, examples = {}, []
@@ -204,7 +203,7 @@ def evaluate_people(
         examples,
         where,
         made,
-        scorers,
+        build(metrics),
         wants_chair([example.objects for example in examples], metrics),
         resamples,
     )
@@ -222,20 +221,25 @@ def score_results(
     resamples: int = RESAMPLES,
     format: str = "auto",
 ) -> Evaluation:
-    """Score anyone's captions against a dataset's split or a COCO annotations file.
+    """Score anyone's captions against a dataset's split ("all": the whole dataset) or a COCO annotations file.
 
     ``results`` are captions by image name, a file in COCO's results format, or a table such as `sightline bulk` writes:
-    of a table, photos without references are left out.
+    of a table, photos without references in the split are left out.
     """
-    scorers = build(metrics)
     name, examples = reference_examples(references, split, format, objects)
-    captions = results if isinstance(results, Mapping) else _read_captions(Path(results), examples)
+    part = name.rpartition(":")[2]  # of an annotations file, and of all splits, there is none
+    captions = (
+        results
+        if isinstance(results, Mapping)
+        else _read_captions(Path(results), examples, part if part in SPLITS else None)
+    )
     where = [name, f"images:{len(examples)}"]
     chair = wants_chair([example.objects for example in examples], metrics)
-    return _score(captions, examples, where, ["captions:given"], scorers, chair, resamples)
+    check_same(captions, {example.name: example for example in examples})
+    return _score(captions, examples, where, ["captions:given"], build(metrics), chair, resamples)
 
 
-def _read_captions(path: Path, examples: Sequence[Example]) -> dict[str, str]:
+def _read_captions(path: Path, examples: Sequence[Example], split: str | None) -> dict[str, str]:
     """Captions by example name, from a results file, a table, or a bulk job's folder."""
     content = read_json(path) if path.suffix.lower() == ".json" else None
     if not (path.is_dir() or path.suffix.lower() in TABLES) or not isinstance(content, list | None):
@@ -247,17 +251,25 @@ def _read_captions(path: Path, examples: Sequence[Example]) -> dict[str, str]:
         return read_results(path)
     captions, others = captions_of_examples(path, examples)
     if captions and others:
-        _log.info("%s of %s have no references and are left out", counted(others, "photo"), printable(path))
+        where = f" in the {split} split" if split else ""
+        hint = "; --split all scores the photos of all splits" if split else ""
+        have, are = ("has", "is") if others == 1 else ("have", "are")
+        photos = f"{counted(others, 'photo')} of {printable(path)}"
+        _log.info("%s %s no references%s and %s left out%s", photos, have, where, are, hint)
     return captions
 
 
 def reference_examples(
     source: Dataset | str | Path, split: str, format: str = "auto", objects: str | Path | None = None
 ) -> tuple[str, list[Example]]:
-    """The photos of a dataset's split, or of a COCO annotations file, and their name in the signature."""
+    """The photos of a dataset's split or, for "all", of the whole, or of a COCO annotations file; and their name in
+    the signature."""
     if isinstance(source, Dataset) or not (Path(source).is_file() and Path(source).suffix == ".json"):
         dataset = _load(source, format, objects)
-        return f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", dataset.examples(split)
+        if split.lower() == "all":
+            return f"{dataset.name}:all", dataset.all_examples()
+        examples = dataset.examples(split)
+        return f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", examples
     name = Path(source).stem
     examples = [Example(NO_IMAGE, tuple(texts), image) for image, texts in read_references(source).items()]
     dataset = Dataset(name, Path(source).parent, {"test": examples}, Report())

@@ -1,4 +1,4 @@
-"""Building a retrieval datastore of captioned photos, and choosing its weight on dev photos."""
+"""Building a retrieval datastore of captioned photos, and choosing its weight on val photos."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sightline.io.progress import track
 from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)
-WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)  # tried on dev photos
-ENOUGH = 20  # dev photos to choose a weight by
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)  # tried on val photos
+ENOUGH = 20  # val photos to choose a weight by
 BATCH = 16
 
 EncodedBatch = tuple[Sequence[Example], Sequence[ImageFeatures]]  # photos and each model's features of them
@@ -33,9 +33,9 @@ def build_datastore(
     weight: float | None = None,
     format: str = "auto",
 ) -> tuple[Datastore, dict[float, float]]:
-    """A datastore of a split (or of "all" photos), and the dev CIDEr-D with each weight that was tried.
+    """A datastore of a split (or of "all" photos), and the val CIDEr-D with each weight that was tried.
 
-    Without a ``weight`` the best on the dev photos is taken; 0 means that retrieval does not help there.
+    Without a ``weight`` the best on the val photos is taken; 0 means that retrieval does not help there.
     """
     dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
     captioner = model if isinstance(model, Captioner) else load(*([model] if model else []))
@@ -43,10 +43,10 @@ def build_datastore(
     datastore = datastore_of(captioner, encoded(captioner, examples, "encoding photos"))
     scores: dict[float, float] = {}
     if weight is None:
-        scores = try_weights(captioner, datastore, encoded(captioner, dataset.examples("dev"), "trying dev photos"))
+        scores = try_weights(captioner, datastore, encoded(captioner, dataset.examples("val"), "trying val photos"))
         weight = best_weight(scores)
     if split == "all":
-        every = [*examples, *dataset.examples("dev"), *dataset.examples("test")]
+        every = [*examples, *dataset.examples("val"), *dataset.examples("test")]
         datastore = datastore_of(captioner, encoded(captioner, every, "encoding all photos"))
     return datastore.with_weight(weight), scores
 
@@ -72,7 +72,7 @@ def try_weights(captioner: Captioner, datastore: Datastore, batches: Iterable[En
             texts += [caption.text for caption in each.finish(each.decode(features, options), features)]
     if len(references) < ENOUGH:
         log.warning(
-            "only %s: the weight of the datastore is a guess; --weight sets it", counted(len(references), "dev photo")
+            "only %s: the weight of the datastore is a guess; --weight sets it", counted(len(references), "val photo")
         )
     return {weight: score(texts, references, ("cider",))["cider"] for weight, texts in zip(WEIGHTS, predictions)}
 
