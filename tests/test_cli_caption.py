@@ -182,6 +182,16 @@ def test_a_list_is_for_bulk_with_and_without_an_output(
     assert (outcome.code, outcome.out, outcome.complaints) == (2, "", [expected])
 
 
+def test_sidecars_among_the_photos_are_skipped(command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path):
+    sidecars = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for sidecar in sidecars:
+        sidecar.write_text("a dog\n")
+    outcome = command("caption", photos[0], sidecars[0], photos[1], sidecars[1], "--model", tiny_model)
+    assert (outcome.code, len(outcome.out.splitlines())) == (0, 2)
+    assert outcome.complaints == ["2 photos captioned, 0 failed", "skipped 2 files that are not photos: a.txt, b.txt"]
+    assert "captioned by `sightline bulk" in command("caption", *sidecars).err
+
+
 def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: list[Path], tiny_model: Path):
     assert len(command("caption", photos[0], "--model", tiny_model, "--candidates", 4).out.splitlines()) == 4
     row = json.loads(command("caption", photos[0], "--model", tiny_model, "--candidates", 4, "--jsonl").out)

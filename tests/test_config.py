@@ -213,6 +213,8 @@ def test_bad_toml_names_the_file_and_the_line(tmp_path: Path) -> None:
 def test_an_unknown_recipe_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown recipe 'sat-soft-vgg91' \(did you mean 'sat-soft-vgg19'\?\)"):
         find_recipe("sat-soft-vgg91")
+    with pytest.raises(ConfigError, match="it is a published row, which `sightline reproduce dinov2-coco-long` trains"):
+        find_recipe("dinov2-coco-long")
     with pytest.raises(ConfigError, match="does not exist"):
         find_recipe(str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="unknown recipe"):

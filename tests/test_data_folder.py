@@ -10,6 +10,7 @@ from drawings import DRAWINGS, EVERY, TEST, TRAIN
 from layouts import KARPATHY, SIZES, caption_rows, draw_all, names, sizes, write_csv
 
 from sightline.data import load_dataset
+from sightline.errors import DataError
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -97,6 +98,19 @@ def test_faults_of_a_table(tmp_path: Path) -> None:
         "image_without_captions": 12,
     }
     assert len(report.examples["two_files"]) == 5 and "…" in str(report)
+
+
+def test_paths_that_lie_elsewhere_are_told_what_is_supported(tmp_path: Path) -> None:
+    draw_all(tmp_path / "photos")
+    rows = [[str(tmp_path / "photos" / name), caption] for name, caption in caption_rows()]
+    table = tmp_path / "tables" / "captions.csv"
+    table.parent.mkdir()
+    write_csv(table, [["image", "caption"], *rows])
+    with pytest.raises(DataError, match=r"^no image lies under .*image paths are relative to the table\)$"):
+        load_dataset(table)
+    draw_all(table.parent / "others")
+    with pytest.raises(DataError, match=r"point outside the dataset \(paths must be relative to the table\)"):
+        load_dataset(table)
 
 
 def test_a_stray_quotation_mark_cannot_break_a_large_table(tmp_path: Path) -> None:

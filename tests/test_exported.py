@@ -92,6 +92,23 @@ def test_an_exported_model_captions_without_torch(exported_folders: tuple[Path, 
     assert done.stdout.strip() == load(exported_folders[0]).caption(tmp_path / "noise.png").sentence()
 
 
+@pytest.mark.parametrize("verb", [["bulk"], ["watch", "--once"]])
+def test_jobs_of_the_default_model_do_not_import_torch(tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    pictures()[0].save(tmp_path / "photos" / "noise.png")
+    os.utime(tmp_path / "photos" / "noise.png", (0, 0))
+    arguments = [*verb, str(tmp_path / "photos"), "-o", str(tmp_path / "out.csv")]
+    script = (
+        "import sys\nfrom sightline.bulk import job\nfrom sightline.cli import run\n"
+        "job.may_have_gpu = lambda: False\n"  # with a GPU torch runs the model
+        f"sys.exit(run({arguments!r}) or 'torch' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(captioner_module.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 2
+
+
 # Files that are broken, or not ours
 
 

@@ -137,6 +137,13 @@ def test_every_front_end_finds_the_large_model_in_a_clone(clone: Path, command: 
     assert "too large for browsers" in find_browser_model(load("large")).reason
 
 
+def test_a_folder_of_models_is_listed_once(
+    clone: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_MODELS", "./models")
+    assert [line.split()[0] for line in command("models").out.splitlines()].count("large") == 1
+
+
 def test_the_large_model_needs_no_torch_and_is_found_in_the_working_directory(clone: Path) -> None:
     write_shards(clone)
     script = (

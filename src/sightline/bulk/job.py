@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import time
@@ -112,8 +113,8 @@ def identity(
 
 
 def choose_device(name: str) -> str:
-    if name == "cpu":
-        return name
+    if name == "cpu" or (name == "auto" and not may_have_gpu()):
+        return "cpu"
     try:
         import torch
     except ImportError:  # exported models do without
@@ -125,6 +126,17 @@ def choose_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
+
+
+def may_have_gpu() -> bool:
+    """Whether there is a driver of NVIDIA or AMD; if not, torch, which takes seconds to import, need not be asked."""
+    if Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def count_workers(device: str) -> int:

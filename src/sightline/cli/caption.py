@@ -90,12 +90,12 @@ def caption(
     if (include_unsure or min_confidence) and not alt:
         option = "--include-unsure" if include_unsure else "--min-confidence"
         raise ConfigError(f"{option} chooses the captions that become alt texts: give it with --alt")
-    _check_inputs(inputs)
+    skipped = SkippedFiles()
+    photos = _without_lists(inputs, skipped)
     options = decoding_options(
         settings, beam=beam, candidates=candidates, sample=sample, temperature=temperature, seed=seed
     )
-    skipped = SkippedFiles()
-    found = list(_find(inputs, skipped))
+    found = list(_find(photos, skipped))
     images = [name for name in found if not isinstance(name, Failure)]
     if output and len(images) > MANY:
         complain(f"{len(images):,} photos: `sightline bulk` would continue after a stop, this command begins again")
@@ -151,12 +151,16 @@ def _format(chosen: dict[str, bool], output: str | None) -> str:
     return by_suffix or (names[0] if names else "text")
 
 
-def _check_inputs(inputs: list[str]) -> None:
-    for source in inputs:
-        if source.lower().endswith(LISTS_AND_SHARDS) and Path(source).is_file():
-            raise ConfigError(
-                f"{printable(source)}: lists and shards are captioned by `sightline bulk {printable(source)} -o FILE`"
-            )
+def _without_lists(inputs: list[str], skipped: SkippedFiles) -> list[str]:
+    """The inputs without lists, such as sidecars that a shell's pattern found among the photos; they are counted."""
+    lists = [source for source in inputs if source.lower().endswith(LISTS_AND_SHARDS) and Path(source).is_file()]
+    shards = [source for source in lists if source.lower().endswith(".tar")]
+    if lists and (shards or len(lists) == len(inputs)):
+        name = printable((shards or lists)[0])
+        raise ConfigError(f"{name}: lists and shards are captioned by `sightline bulk {name} -o FILE`")
+    for source in lists:
+        skipped.add(source)
+    return [source for source in inputs if source not in lists]
 
 
 def _find(inputs: list[str], skipped: SkippedFiles) -> Iterator[str | Failure]:

@@ -48,6 +48,7 @@ def models(
         table.add_column(column)
     table.add_column("folder", overflow="fold")
     failed, found = False, 0
+    listed = set[Path]()
     clones = dict.fromkeys(folder.parent.resolve() for folder in large_folders()[:-1])
     for given in paths or (SHIPPED, *clones, models_folder(), Path("runs")):
         folders = _folders(given)
@@ -55,6 +56,9 @@ def models(
             complain(f"error: {printable(given)} holds no model: a model folder has {', '.join(FILES)}")
             failed = True
         for folder in folders:
+            if folder.resolve() in listed:
+                continue
+            listed.add(folder.resolve())
             try:
                 table.add_row(*_row(folder, given))
                 found += 1

@@ -31,7 +31,10 @@ class ImageIndex:
                 self.by_path[relative.as_posix()] = path
                 self.by_name.setdefault(path.name, []).append(path)
         if not self.by_path:
-            raise DataError(f"no image lies under {printable(root)}: name the folder that holds images and captions")
+            raise DataError(
+                f"no image lies under {printable(root)}: name the folder that holds images and captions (a table's "
+                "image paths are relative to the table)"
+            )
 
     def find(self, name: str) -> list[Path]:
         """The image of this name; several where only the bare name is given and more than one folder has it."""

@@ -34,7 +34,7 @@ SPLIT_NAMES = {
 FAULTS = {
     "unreadable_row": "rows could not be read and were left out",
     "repaired_row": "rows lacked a separator and were repaired",
-    "escaping_name": "image names point outside the dataset and were left out",
+    "escaping_name": "image names point outside the dataset (paths must be relative to the table) and were left out",
     "missing_image": "captioned images do not exist and were left out",
     "empty_caption": "captions are empty and were left out",
     "duplicate_row": "rows are given twice and were taken once",

@@ -261,6 +261,12 @@ def find_recipe(name: str) -> Path:
         return Path(name)
     path = RECIPES / f"{name}.toml"
     if name not in recipe_names():
+        from sightline.recipes.plans import load_plans  # which reads recipes itself
+
+        if name in load_plans().rows:
+            raise ConfigError(
+                f"unknown recipe {name!r}: it is a published row, which `sightline reproduce {name}` trains and scores"
+            )
         raise ConfigError(f"unknown recipe {name!r}{nearest(name, recipe_names())}; `sightline recipes` lists them")
     return path
 
