@@ -14,7 +14,7 @@ from layouts import draw_all
 
 from sightline.bulk.engine import BulkEngine
 from sightline.bulk.inputs import JobPart
-from sightline.bulk.job import BulkOptions, BulkSummary, caption_all
+from sightline.bulk.job import BulkOptions, caption_all
 from sightline.bulk.job_folder import BulkOutput
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError
@@ -145,9 +145,10 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
     output = tmp_path / "a.jsonl"
     assert bulk(photos, output, tiny_model).photos == 13
     again = bulk(photos, output, tiny_model, batch_size=2)
-    assert again == BulkSummary(0, 1, 0.0, output, tmp_path / "a.errors.jsonl")
+    assert (again.photos, again.failed, again.errors) == (1, 1, tmp_path / "a.errors.jsonl"), "the broken one alone"
     with pytest.raises(
-        ConfigError, match=r"holds a finished job with --beam 2 \(now 1\): choose another output, or begin"
+        ConfigError,
+        match=r"holds a finished job with --beam 2 \(now 1\): give --beam 2, choose another output",
     ):
         bulk(photos, output, tiny_model, decoding={"beam": 1})
     assert bulk(photos, output, tiny_model, decoding={"beam": 1}, overwrite=True).photos == 13
@@ -159,7 +160,7 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
 def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tmp_path: Path):
     bulk(photos, tmp_path / "out", tiny_model, folder=True)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 0
+    assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 1, "the broken one again"
     with pytest.raises(ConfigError, match=r"finished job with --beam 2 \(now 1\): "):
         bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1})
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")} == before
@@ -222,18 +223,21 @@ def test_a_finished_table_is_not_replaced_by_another_job_unless_asked(
     options = ["-m", tiny_model, "--workers", 0, "-o", table]
     assert command("bulk", photos, *options).code == 0
     before = table.read_bytes()
-    for differs, arguments in (
-        (f"with the inputs {photos} (now {first})", [first, *options]),
-        ("with --beam 2 (now 1)", [photos, *options, "--beam", 1]),
-        ("with --set length_penalty=0.7 (now 0.5)", [photos, *options, "--set", "length_penalty=0.5"]),
-        ("without --sidecar (now with it)", [photos, *options, "--sidecar"]),
-        ("with --beam 2 (now 3), with --min-confidence 0.0 (now 0.4)",
+    for differs, undo, arguments in (
+        (f"with the inputs {photos} (now {first})", "name the same inputs", [first, *options]),
+        ("with --beam 2 (now 1)", "give --beam 2", [photos, *options, "--beam", 1]),
+        ("with --set length_penalty=0.7 (now 0.5)", "give --set length_penalty=0.7",
+         [photos, *options, "--set", "length_penalty=0.5"]),
+        ("without --sidecar (now with it)", "leave out --sidecar", [photos, *options, "--sidecar"]),
+        ("without --sample (now with it)", "leave out --sample", [photos, *options, "--sample"]),
+        ("with --beam 2 (now 3), with --min-confidence 0.0 (now 0.4)", "give --beam 2 and give --min-confidence 0.0",
          [photos, *options, "--beam", 3, "--min-confidence", 0.4]),
     ):  # fmt: skip
         refused = command("bulk", *arguments)
         assert refused.code == 2
         assert refused.complaints == [
-            f"error: {table} holds a finished job {differs}: choose another output, or begin again with --overwrite"
+            f"error: {table} holds a finished job {differs}: {undo}, choose another output, or begin again with "
+            "--overwrite"
         ]
         assert table.read_bytes() == before
     assert command("bulk", photos, *options).code == 0, "the same job again has nothing to do"

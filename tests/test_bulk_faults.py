@@ -73,7 +73,8 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(
             assert {name: now.get(name) for name in before} == before, "a finished part was written again"
         before, moment = now, moments.randrange(1, 40)
     assert kills
-    assert bulk(photos, output, tiny_model).photos == 0, "the last run had left something to do"
+    again = bulk(photos, output, tiny_model)
+    assert again.photos == again.failed, "the last run had left something to do"
     check_complete(photos, output)
     assert list(tmp_path.glob(".*")) == []
 
@@ -100,7 +101,7 @@ def test_killed_at_any_step_of_its_end_the_next_run_completes_it(
             patched.setattr(JobFolder, "finish", dying)
             if not was_killed(in_child(run)):
                 break
-        assert bulk(photos, output, tiny_model).photos == 0
+        assert bulk(photos, output, tiny_model).photos in (0, 1), "nothing, or the broken one again"
         check_complete(photos, output)
         left = sorted(path.name for path in output.parent.iterdir())
         assert left == ["captions.errors.jsonl", "captions.jsonl", "captions.jsonl.job.json"], f"step {step}"

@@ -88,7 +88,7 @@ def test_new_photos_are_added_and_every_row_stays(
     assert after[:11] == before
     assert [name for name, _ in after[11:]] == ["0000a.jpg", "new.jpg"]
     assert after[11][1] == before[1][1], "the same photo has the same caption"
-    assert bulk(photos, output, tiny_model, format).photos == 0
+    assert bulk(photos, output, tiny_model, format).photos == 1, "the broken one"
     assert captions(output) == after
     shutil.copy(photos / "0001.jpg", photos / "0009.jpg")  # the broken one
     shutil.copy(photos / "0001.jpg", photos / "last.jpg")
@@ -97,6 +97,26 @@ def test_new_photos_are_added_and_every_row_stays(
     assert not BulkOutput(output, format, folder).errors.exists()
     record = json.loads(BulkOutput(output, format, folder).record.read_text())
     assert (record["finished"], record["photos"], record["failed"]) == (True, 15, 0)
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+def test_inputs_that_failed_are_tried_again(
+    photos: Path, tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: bool
+) -> None:
+    caplog.set_level("INFO", logger="sightline")
+    output = tmp_path / ("out" if folder else "out.csv")
+    assert bulk(photos, output, tiny_model, "csv").failed == 1
+    before, files = captions(output), tables(output)
+    again = bulk(photos, output, tiny_model, "csv")
+    assert (again.photos, again.failed) == (1, 1)
+    assert "trying 1 input again that could not be captioned" in caplog.messages
+    assert (captions(output), tables(output)) == (before, files), "no empty part"
+    shutil.copy(photos / "0001.jpg", photos / "0009.jpg")  # the broken one
+    mended = bulk(photos, output, tiny_model, "csv")
+    assert (mended.photos, mended.failed, mended.errors) == (1, 0, None)
+    assert captions(output) == [*before, ("0009.jpg", before[1][1])]
+    assert bulk(photos, output, tiny_model, "csv").photos == 0
+    assert caplog.messages[-1] == f"{output} is already finished: nothing to do"
 
 
 def test_photos_that_disappear_leave_their_rows(

@@ -168,10 +168,19 @@ def test_a_finished_bulk_job_grows_and_other_tables_are_refused(
     put(folder, "b.jpg")
     assert run(folder, captioner).photos == 1
     assert sources(output) == ["a.jpg", "b.jpg"]
-    with pytest.raises(ConfigError, match=r"without --sidecar \(now with it\): choose another output, or begin again"):
+    with pytest.raises(ConfigError, match=r"without --sidecar \(now with it\): leave out --sidecar, choose another"):
         run(folder, captioner, sidecars=True)
     assert run(folder, captioner, sidecars=True, include_unsure=True, overwrite=True).photos == 2
     assert (folder / "a.txt").exists()
+    with pytest.raises(ConfigError, match=r"with --sidecar \(now without it\): give --sidecar again, choose another"):
+        run(folder, captioner, include_unsure=True)
+    assert (
+        command("bulk", folder, "-o", output, "--model", tiny_model, "--workers", 0, "--sample", "--overwrite").code
+        == 0
+    )
+    expected = r"with --set sample=true \(now false\): give --set sample=true, choose another output"
+    with pytest.raises(ConfigError, match=expected):
+        run(folder, captioner)
     (folder.parent / "c.csv.job.json").unlink()
     with pytest.raises(ConfigError, match=r"c\.csv exists and is no job's"):
         run(folder, captioner)

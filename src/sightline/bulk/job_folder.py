@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar, NamedTuple
 
 from sightline.bulk.inputs import (
     FinishedPart,
@@ -82,8 +82,22 @@ class BulkOutput:
         return self.path / "_job.json" if self.is_folder else self.path.with_name(self.path.name + ".job.json")
 
 
+class Change(NamedTuple):
+    """An option of a job that has changed: "with --beam 3 (now 5)", and how to undo it: "give --beam 3"."""
+
+    what: str
+    undo: str
+
+
 class JobFolder:
     """One output, locked by this process; `begin` lists the inputs or finds the list of an earlier run."""
+
+    options: ClassVar = {  # of the command line, by the names in a job's identity
+        "model": "--model", "format": "--output-format", "sidecars": "--sidecar", "embed": "--embed",
+        "inputs": "the inputs", "include_unsure": "--include-unsure", "min_confidence": "--min-confidence",
+        "beam": "--beam", "candidates": "--candidates", "sample": "--sample", "temperature": "--temperature",
+        "seed": "--seed", "part_size": "--part-size",
+    }  # fmt: skip
 
     def __init__(self, output: BulkOutput):
         self.output, self.folder = output, output.folder
@@ -131,8 +145,10 @@ class JobFolder:
         if skipped:
             log.info("%s", skipped)
         if finished and finished["listing"]["digest"] == self.listing.digest:
-            new_list.unlink()
-            return False
+            if not (failed := self._failures_to_try()):
+                new_list.unlink()
+                return False
+            log.info("trying %s again that could not be captioned", counted(failed, "input"))
         if finished:
             self._leave_out_captioned(new_list, finished)
             self._check_cwd(new_list)
@@ -147,6 +163,15 @@ class JobFolder:
             self.finish({"photos": self.kept})
             return False
         return True
+
+    def _failures_to_try(self) -> int:
+        """How many inputs of a finished job failed and are tried again: all but those in shards."""
+        if self.output.format == "tar" or not self.output.errors.exists():
+            return 0
+        return sum(
+            not str(row["source"]).partition("::")[0].lower().endswith(SHARD_SUFFIX)
+            for row in read_rows(self.output.errors)
+        )
 
     def _leave_out_captioned(self, new_list: Path, finished: dict[str, Any]) -> None:
         """Of the listed inputs keep those that a finished job's tables do not have."""
@@ -254,6 +279,10 @@ class JobFolder:
                 self.output.errors.unlink(missing_ok=True)
         failed = sum(self._count(path) for path in errors)
         self._write_record(self.output.record, finished=True, failed=failed, **facts)
+        if self.adds and self.output.is_folder:  # inputs that failed again leave no empty tables behind
+            for part in map(self._part, numbers):
+                if not any(table_keys(part, self.cwd)):
+                    part.unlink()
         if not self.output.is_folder:
             self._discard()
         return failed
@@ -307,12 +336,30 @@ class JobFolder:
             name for name in self.identity if name in names and self.identity[name] != record["identity"].get(name)
         ]
         if differ:
-            changes = [change for name in differ for change in _changes(name, record["identity"], self.identity)]
-            instead = "finish it with the same command" if kind == "an unfinished" else "choose another output"
+            changes = [change for name in differ for change in self._changes(name, record["identity"], self.identity)]
+            instead = "finish it with the same command"
+            if kind != "an unfinished":
+                instead = f"{' and '.join(change.undo for change in changes)}, choose another output"
             raise ConfigError(
-                f"{printable(self.output.path)} holds {kind} job {', '.join(changes)}: "
+                f"{printable(self.output.path)} holds {kind} job {', '.join(change.what for change in changes)}: "
                 f"{instead}, or begin again with --overwrite"
             )
+
+    def _changes(self, name: str, before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
+        """How an option of a job has changed, with both values."""
+        old, new = before.get(name), now[name]
+        if name == "decoding":
+            known = old if isinstance(old, dict) else {}
+            return [change for key in new if known.get(key) != new[key] for change in self._changes(key, known, new)]
+        option = self.options.get(name)
+        if isinstance(new, bool) and option:
+            if new:
+                return [Change(f"without {option} (now with it)", f"leave out {option}")]
+            return [Change(f"with {option} (now without it)", f"give {option} again")]
+        was, is_now = (printable(_value_text(value)) for value in (old, new))
+        given = f"{option} {was}" if option else f"--set {name}={was}"
+        same = {"inputs": "name the same inputs", "model": "give the same --model (and --datastore)"}
+        return [Change(f"with {given} (now {is_now})", same.get(name, f"give {given}"))]
 
     def _write_record(self, path: Path, **facts: Any) -> None:
         record = {**facts, "skipped": self.skipped, "identity": self.identity}
@@ -347,26 +394,11 @@ class JobFolder:
         shutil.rmtree(discarded, ignore_errors=True)
 
 
-OPTIONS = {  # of the command line, by the names in a job's identity
-    "model": "--model", "format": "--output-format", "sidecars": "--sidecar", "embed": "--embed",
-    "inputs": "the inputs", "include_unsure": "--include-unsure", "min_confidence": "--min-confidence",
-    "beam": "--beam", "candidates": "--candidates", "sample": "--sample", "temperature": "--temperature",
-    "seed": "--seed", "part_size": "--part-size",
-}  # fmt: skip
-
-
-def _changes(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """How an option of a job has changed, with both values: "with --beam 3 (now 5)"."""
-    old, new = before.get(name), now[name]
-    if name == "decoding":
-        known = old if isinstance(old, dict) else {}
-        return [change for key in new if known.get(key) != new[key] for change in _changes(key, known, new)]
-    option = OPTIONS.get(name, f"--set {name}")
-    if isinstance(new, bool):
-        return [f"without {option} (now with it)" if new else f"with {option} (now without it)"]
-    old, new = (", ".join(map(str, value)) if isinstance(value, list) else value for value in (old, new))
-    space = "=" if option.startswith("--set") else " "
-    return [f"with {option}{space}{printable(str(old))} (now {printable(str(new))})"]
+def _value_text(value: Any) -> str:
+    """A value as it is given on the command line."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def name_key(name: str, cwd: str = "") -> str:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sightline.bulk.engine import BulkEngine, BulkListener
 from sightline.bulk.inputs import FinishedPart, JobPart, Listing
@@ -49,6 +49,10 @@ UNKNOWN: Stamp = (0, 0)
 
 class GrowingTable(JobFolder):
     """A finished job's table to which parts are added; locked by this process."""
+
+    options: ClassVar = {  # watch gives those of sampling by --set
+        name: option for name, option in JobFolder.options.items() if name not in ("sample", "temperature", "seed")
+    }
 
     def __init__(self, output: BulkOutput):
         super().__init__(output)
