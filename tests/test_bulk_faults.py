@@ -16,7 +16,18 @@ from pathlib import Path
 
 import pytest
 from bulk_deadly import read_or_die
-from bulking import PART, bulk, check_complete, descendants, in_child, kill_at_operation, make_photos, parts, was_killed
+from bulking import (
+    PART,
+    bulk,
+    check_complete,
+    descendants,
+    in_child,
+    kill_at_operation,
+    lines,
+    make_photos,
+    parts,
+    was_killed,
+)
 
 import sightline
 from sightline.bulk import job_folder
@@ -74,7 +85,8 @@ def test_killed_at_random_moments_nothing_is_lost_or_done_twice(
         before, moment = now, moments.randrange(1, 40)
     assert kills
     again = bulk(photos, output, tiny_model)
-    assert again.photos == again.failed, "the last run had left something to do"
+    broken = len(lines(output.with_suffix(".errors.jsonl")))
+    assert again.photos == again.failed == broken > 0, "the last run had left something to do"
     check_complete(photos, output)
     assert list(tmp_path.glob(".*")) == []
 
@@ -101,7 +113,9 @@ def test_killed_at_any_step_of_its_end_the_next_run_completes_it(
             patched.setattr(JobFolder, "finish", dying)
             if not was_killed(in_child(run)):
                 break
-        assert bulk(photos, output, tiny_model).photos in (0, 1), "nothing, or the broken one again"
+        again = bulk(photos, output, tiny_model)
+        assert again.photos in (0, 1), "the broken one at most"
+        assert again.failed == 1, "its failure is told every time"
         check_complete(photos, output)
         left = sorted(path.name for path in output.parent.iterdir())
         assert left == ["captions.errors.jsonl", "captions.jsonl", "captions.jsonl.job.json"], f"step {step}"
