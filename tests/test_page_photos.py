@@ -141,6 +141,19 @@ def test_photos_of_the_default_model_are_edited_and_downloaded(browser: Any, def
         assert len(sidecars(page)) == len(alt_texts(page)) == 4
         page.uncheck("#include-unsure")
 
+        confidences = {one["source"]: one["confidence"] for one in rows if not one["unsure"]}
+        least = 1 + round(100 * min(confidences.values()))
+        page.fill("#min-confidence", str(least))
+        confident = {name for name, confidence in confidences.items() if 100 * confidence >= least}
+        assert 0 < len(confident) < len(confidences), "some are below it"
+        assert set(sidecars(page)) == {f"{Path(name).stem}.txt" for name in confident}
+        assert set(alt_texts(page)) == {encoded[name] for name in confident}
+        assert f"{4 - len(confident)} unsure or below {least}% left out" in page.text_content("#report")
+        page.fill("#min-confidence", "150")
+        page.click("[data-download=zip]")
+        page.get_by_text("Nothing to write: every caption is unsure or below 100%.").first.wait_for()
+        assert page.input_value("#min-confidence") == "100"
+
         edit(page, "dog.jpg", '  "Rex" & I,\n running ')
         edit(page, "broken.jpg", "=1+1")
         edit(page, unsure[0], "A cup of coffee.")
@@ -149,7 +162,8 @@ def test_photos_of_the_default_model_are_edited_and_downloaded(browser: Any, def
         rows = list(csv.DictReader(io.StringIO(download(page, "csv").decode(), newline="")))
         assert (rows[0]["caption"], rows[0]["confidence"], rows[0]["unsure"]) == ('"Rex" & I, running', "", "false")
         assert (rows[4]["caption"], rows[4]["error"]) == ("'=1+1", "")
-        assert alt_texts(page)[unsure[0]] == "A cup of coffee."
+        assert alt_texts(page)[unsure[0]] == "A cup of coffee."  # a person's caption, whatever the least confidence
+        page.fill("#min-confidence", "0")
         (first, *_) = json.loads(download(page, "json"))
         assert (first["checked"], first["model_caption"]) == (True, expected["dog.jpg"].text)
         page.click("#copy-all")

@@ -10,7 +10,13 @@ const FORMULA = /^'*[=+\-@\t\r\n]/; // a spreadsheet takes such a cell for a for
 
 type Cell = string | number | boolean | null;
 
-/** A file to download, and how many unsure captions it leaves out. */
+/** Which captions may stand for their photos in alt text and sidecars, as `Caption.is_reliable` in src/sightline/types.py. */
+export interface Rule {
+  includeUnsure: boolean;
+  minConfidence: number; // 0 to 1
+}
+
+/** A file to download, and how many captions the rule leaves out. */
 export interface Download {
   name: string;
   content: Blob;
@@ -89,8 +95,8 @@ export const sentenceOf = (item: PhotoItem) => (isUnsure(item) ? item.result!.se
 // -- alt text and sidecars -------------------------------------------------------------------------------------------
 
 /** A page of <img> elements with the photos' relative addresses. */
-export function asAltHtml(items: PhotoItem[], includeUnsure: boolean): Download {
-  const { written, leftOut } = chosen(items, includeUnsure);
+export function asAltHtml(items: PhotoItem[], rule: Rule): Download {
+  const { written, leftOut } = chosen(items, rule);
   const images = written.map((item) => `<img src="${item.path.split("/").map(encodeURIComponent).join("/")}" alt="${escaped(altOf(item))}">\n`);
   const content = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>Photos with alt text</title>\n${images.join("")}`;
   return { name: "alt-text.html", content: text(content, "text/html"), captions: written.length, leftOut };
@@ -105,8 +111,8 @@ function altOf(item: PhotoItem): string {
 const escaped = (value: string) => value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
 /** `dog.txt` for each `dog.jpg`, as `sightline bulk --sidecar` writes them, in a zip file. */
-export async function asSidecars(items: PhotoItem[], includeUnsure: boolean): Promise<Download> {
-  const { written, leftOut } = chosen(items, includeUnsure), names = sidecarNames(items), lastModified = new Date();
+export async function asSidecars(items: PhotoItem[], rule: Rule): Promise<Download> {
+  const { written, leftOut } = chosen(items, rule), names = sidecarNames(items), lastModified = new Date();
   const files = written.map((item) => ({ name: names.get(item)!, input: `${plainCaption(item)}\n`, lastModified }));
   const content = await new Response(makeZip(files)).blob();
   return { name: "sidecars.zip", content: content.slice(0, content.size, "application/zip"), captions: written.length, leftOut };
@@ -122,8 +128,10 @@ function sidecarNames(items: PhotoItem[]): Map<PhotoItem, string> {
   }));
 }
 
-function chosen(items: PhotoItem[], includeUnsure: boolean): { written: PhotoItem[]; leftOut: number } {
-  const captioned = items.filter(isCaptioned), written = captioned.filter((item) => includeUnsure || !isUnsure(item));
+function chosen(items: PhotoItem[], { includeUnsure, minConfidence }: Rule): { written: PhotoItem[]; leftOut: number } {
+  const isReliable = (item: PhotoItem) =>
+    item.checked || ((includeUnsure || !isUnsure(item)) && (item.result?.confidence ?? 0) >= minConfidence);
+  const captioned = items.filter(isCaptioned), written = captioned.filter(isReliable);
   return { written, leftOut: captioned.length - written.length };
 }
 

@@ -5,7 +5,7 @@ import { captionOf, Collection, type PhotoItem } from "./collection";
 import { Demo } from "./demo";
 import { asSentence, byId } from "./dom";
 import { BrowserEngine, ServerEngine, type Engine } from "./engine";
-import { asAltHtml, asCsv, asJson, asLines, asSidecars, save, sentenceOf, type Download } from "./exports";
+import { asAltHtml, asCsv, asJson, asLines, asSidecars, save, sentenceOf, type Download, type Rule } from "./exports";
 import { chosenFrom, chosenFromDrop, type Chosen } from "./files";
 import { Grid } from "./grid";
 import { Options } from "./options";
@@ -202,22 +202,31 @@ byId("remove-all").addEventListener("click", () => {
   byId("photos-title").focus();
 });
 
-const downloads: Record<string, (unsure: boolean) => Download | Promise<Download>> = {
+const downloads: Record<string, (rule: Rule) => Download | Promise<Download>> = {
   csv: () => asCsv(collection.items),
   json: () => asJson(collection.items),
-  html: (unsure) => asAltHtml(collection.items, unsure),
-  zip: (unsure) => asSidecars(collection.items, unsure),
+  html: (rule) => asAltHtml(collection.items, rule),
+  zip: (rule) => asSidecars(collection.items, rule),
 };
 for (const button of document.querySelectorAll<HTMLButtonElement>("[data-download]")) {
   button.addEventListener("click", async () => {
-    const file = await downloads[button.dataset.download!](byId<HTMLInputElement>("include-unsure").checked);
-    const left = file.leftOut ? `; ${file.leftOut} unsure left out` : "";
-    if (!file.captions && button.dataset.download !== "csv") return report(`Nothing to write: every caption is unsure${left}.`);
+    const includeUnsure = byId<HTMLInputElement>("include-unsure").checked, least = leastConfidence();
+    const file = await downloads[button.dataset.download!]({ includeUnsure, minConfidence: least / 100 });
+    const reasons = [...(includeUnsure ? [] : ["unsure"]), ...(least ? [`below ${least}%`] : [])].join(" or ");
+    const left = file.leftOut ? `; ${file.leftOut} ${reasons} left out` : "";
+    if (!file.captions && button.dataset.download !== "csv") return report(`Nothing to write: every caption is ${reasons}.`);
     save(file);
     collection.unsaved = false;
     report(`${file.name}: ${counted(file.captions, "caption")}${left}.`);
   });
 }
+/** In percent, as a person wrote it; what is no number between 0 and 100 is corrected in the field. */
+function leastConfidence(): number {
+  const field = byId<HTMLInputElement>("min-confidence"), least = Math.min(100, Math.max(0, field.valueAsNumber || 0));
+  field.value = String(least);
+  return least;
+}
+
 byId("copy-all").addEventListener("click", async () => {
   const lines = asLines(collection.items);
   await copyText(lines);
