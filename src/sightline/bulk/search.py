@@ -27,6 +27,7 @@ from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics.snowball import stem
 from sightline.io.files import cache_folder, counted, local_path, printable
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
+from sightline.tokenizers.content_words import IRREGULAR_PLURALS
 from sightline.types import UNSURE, Caption
 
 log = logging.getLogger("sightline.bulk")
@@ -38,15 +39,6 @@ STOP_WORDS = frozenset({
     "it", "its", "of", "on", "onto", "or", "over", "some", "that", "the", "their", "there", "this", "through", "to",
     "while", "who", "with",
 })
-# Plurals that their stem does not show.
-IRREGULAR_PLURALS = {
-    "men": "man", "women": "woman", "children": "child", "people": "person", "feet": "foot", "teeth": "tooth",
-    "geese": "goose", "mice": "mouse", "oxen": "ox", "buses": "bus", "tvs": "tv", "leaves": "leaf", "halves": "half",
-    "knives": "knife", "shelves": "shelf", "bookshelves": "bookshelf", "scarves": "scarf", "calves": "calf",
-    "wolves": "wolf", "loaves": "loaf", "hooves": "hoof", "wives": "wife", "policemen": "policeman",
-    "firemen": "fireman", "fishermen": "fisherman", "gentlemen": "gentleman", "groomsmen": "groomsman",
-    "snowmen": "snowman", "grandchildren": "grandchild",
-}
 # fmt: on
 STYLE = """
 .found { padding-bottom: 4rem; }

@@ -23,6 +23,7 @@ from sightline.errors import ConfigError, DataError, ImageError
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
 from sightline.evaluation.metrics.snowball import stem
 from sightline.io.progress import track
+from sightline.tokenizers.content_words import FUNCTION_WORDS
 from sightline.types import Caption
 
 RIGHT = 2 / 3  # of a caption's content words
@@ -32,15 +33,6 @@ PHOTOS_PER_FEATURE = 5  # of the training split: fewer do not determine these di
 FEWEST = 20
 BINS = 10
 RIDGE = 2.0  # strength of the prior: how many occurrences pull a word's own offset to zero
-_FUNCTION_WORDS = (  # they tell nothing about a photo
-    "a an the this that these those some another each other every both all any "
-    "i he she it they we you him her them his its their our your who which what where when one's "
-    "and or but while as if than so then "
-    "in on at of to into onto from by for with without through over under above below near next behind beside between "
-    "among along across around up down off out about against toward towards during after before inside outside front "
-    "is are was were be been being am has have had having do does did doing there not 's"
-)
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 @dataclass(frozen=True)
