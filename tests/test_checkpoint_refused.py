@@ -204,7 +204,7 @@ def test_a_field_of_a_wrong_type_is_refused_in_every_decoder(name: str, tmp_path
         (lambda c: c.update(decoding=[1]), "'decoding' does not fit"),
         (lambda c: c.update(decoding={"beem": 2}), "'decoding' does not fit"),
         (lambda c: c.update(decoding={"beam": "2"}), "beam is '2', give int"),
-        (lambda c: c.update(decoding={"max_length": 50}), "decoding.max_length is 50, more than the model's 9"),
+        (lambda c: c.update(decoding={"max_length": 50}), "max_length is 50, this model's captions have at most 9"),
     ],
 )
 def test_a_tampered_configuration_is_named(change: Callable, fault: str, folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toy_decoders import END, PAD, START, UNKNOWN, Chain, ToyDecoder, decode, photos, sample, texts
+from toy_decoders import END, PAD, START, UNKNOWN, Chain, ToyDecoder, decode, photos, sample, sequence_log_probs, texts
 
 from sightline import decoding
 from sightline.decoding import DecodingOptions, Ensemble
@@ -16,17 +16,6 @@ from sightline.decoding.hypotheses import DecoderState, log_softmax
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
 from sightline.types import ImageFeatures
-
-
-def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
-    """The model's log-probability of each token, one photo, step by step."""
-    state, previous, log_probs = decoder.start(features), START, []
-    for token in tokens:
-        logits, state, _ = decoder.step(torch.tensor([previous]), state)
-        log_probs.append(logits.log_softmax(1)[0, token].item())
-        previous = token
-    return log_probs
-
 
 FILTERS = [
     {},

@@ -137,8 +137,9 @@ def test_the_manifest_says_all_a_page_needs(exported_folders: tuple[Path, Path])
         assert values["tokenizer"] == json.loads((model / "tokenizer.json").read_text())
         assert values["decoding"] == {
             "beam": 2, "length_penalty": 0.7, "max_length": 9, "min_length": 0, "no_repeat_ngram": 2,
-            "allow_unknown": False,
+            "no_repeat_words": False, "allow_unknown": False,
         }  # fmt: skip
+        assert "word_groups" not in values
         assert values["preprocess"] == json.loads((model / "config.json").read_text())["encoder"]["preprocess"]
         assert values["grid"] == [4, 4]
         assert values["graphs"]["encoder"]["inputs"] == {"pixels": ["float32", ["photos", 3, 32, 32]]}

@@ -22,6 +22,8 @@ from sightline.explain import explain
 from sightline.explain.heatmap import scaled
 from sightline.io.images import open_image
 from sightline.serve.browser import PAGE
+from sightline.tokenizers import tokenizer_from_json
+from sightline.tokenizers.content_words import word_groups
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
@@ -113,11 +115,17 @@ def test_every_rule_of_the_search_holds_in_the_page(
     for number, decoding in enumerate((
         {"beam": 3, "length_penalty": 0.0, "min_length": 5, "no_repeat_ngram": 1},
         {"beam": 4, "length_penalty": 1.5, "max_length": 7, "no_repeat_ngram": 2, "allow_unknown": True},
+        {"beam": 3, "length_penalty": 1.0, "max_length": 9, "no_repeat_ngram": 0, "no_repeat_words": True},
     )):  # fmt: skip
         values = json.loads(manifest.read_text())
         values["decoding"] |= decoding
+        if decoding.get("no_repeat_words"):
+            values["word_groups"] = word_groups(tokenizer_from_json(values["tokenizer"]))
         manifest.write_text(json.dumps(values))
         python = load(manifest.parent, runtime="onnx")
+        if python.options().no_repeat_words:
+            changed = [python.caption(photo) != python.caption(photo, no_repeat_words=False) for photo in data]
+            assert any(changed), "captions that repeat no word anyway compare nothing"
         with served(tmp_path / "site") as server, opened(browser, address(server), reduced_motion="reduce") as page:
             for photo in data:
                 result = page.evaluate(CAPTION, [base64.b64encode(photo).decode(), None])["result"]

@@ -61,10 +61,10 @@ def photos(count: int, width: int = 8, seed: int = 1) -> ImageFeatures:
     )
 
 
-def decode(network, features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
+def decode(network, features, options: DecodingOptions | None = None, words=None) -> list[list[Hypothesis]]:
     """The library's search with a torch network; a list of networks is an ensemble."""
     members = [TorchDecoder(member) for member in network] if isinstance(network, list | tuple) else []
-    return decoding.decode(Ensemble(members) if members else TorchDecoder(network), features, options)
+    return decoding.decode(Ensemble(members) if members else TorchDecoder(network), features, options, words)
 
 
 def sample(network, features: ImageFeatures, count: int, *options) -> Tensor:
@@ -73,3 +73,13 @@ def sample(network, features: ImageFeatures, count: int, *options) -> Tensor:
 
 def texts(captions) -> list[list[list[int]]]:
     return [[hypothesis.tokens for hypothesis in photo] for photo in captions]
+
+
+def sequence_log_probs(decoder, features: ImageFeatures, tokens: list[int]) -> list[float]:
+    """The model's log-probability of each token, one photo, step by step."""
+    state, previous, log_probs = decoder.start(features), START, []
+    for token in tokens:
+        logits, state, _ = decoder.step(torch.tensor([previous]), state)
+        log_probs.append(logits.log_softmax(1)[0, token].item())
+        previous = token
+    return log_probs

@@ -50,7 +50,8 @@ export class Captioner implements PublishedCaptioner {
       await hooks.checkWanted?.();
       hooks.onPartial?.(withHeatmaps(wordsFrom(hypothesis, model)), photo.frame);
     };
-    const options = { ...model.manifest.decoding, temperature: 0, ...chosen };
+    const { decoding, word_groups } = model.manifest;
+    const options = { ...decoding, word_groups, temperature: 0, ...chosen };
     const found = options.temperature > 0
       ? [await sample(decoder, options, Math.random, onPartial)]
       : await search(decoder, options, Math.min(CANDIDATES, options.beam), onPartial);

@@ -18,7 +18,8 @@ export interface Manifest {
   licence: string;
   preprocess: Preprocess;
   grid: [number, number];
-  decoding: { beam: number; length_penalty: number; max_length: number; min_length: number; no_repeat_ngram: number; allow_unknown: boolean };
+  decoding: { beam: number; length_penalty: number; max_length: number; min_length: number; no_repeat_ngram: number; no_repeat_words?: boolean; allow_unknown: boolean };
+  word_groups?: number[]; // with no_repeat_words
   graphs: Record<"encoder" | "start" | "step", { bytes: number; sha256: string; inputs: Tensors; outputs: Tensors; external_data?: string[] }>;
   tokenizer: Tokenizer;
 }

@@ -8,6 +8,8 @@ export interface Options {
   max_length: number; // counts start and end
   min_length: number; // counts neither
   no_repeat_ngram: number;
+  no_repeat_words?: boolean; // models exported earlier do not have it
+  word_groups?: number[]; // of each token, for no_repeat_words: 0 may repeat, equal numbers are one word
   allow_unknown: boolean;
   temperature: number; // 0: beam search; above: sampling
 }
@@ -138,14 +140,27 @@ function forbid(logProbs: Float32Array, row: Node | null, length: number, option
   logProbs[PAD] = logProbs[START] = -Infinity;
   if (!options.allow_unknown) logProbs[UNKNOWN] = -Infinity;
   if (length < options.min_length) logProbs[END] = -Infinity;
-  if (!size || length < size) return logProbs;
-  const history = tokensOf(row), recent = history.slice(history.length - (size - 1)).join();
-  for (let from = 0; from + size <= history.length; from++) {
-    if (size === 1 || history.slice(from, from + size - 1).join() === recent) logProbs[history[from + size - 1]] = -Infinity;
-  }
+  if (!size && !options.no_repeat_words) return logProbs;
+  const history = tokensOf(row);
+  if (size && length >= size) forbidNgrams(logProbs, history, size);
+  if (options.no_repeat_words) forbidWords(logProbs, history, options.word_groups!);
   // Where every longer caption would repeat itself, a shorter one is allowed.
   if (length < options.min_length && logProbs.every((value) => value === -Infinity)) logProbs[END] = ending;
   return logProbs;
+}
+
+function forbidNgrams(logProbs: Float32Array, history: number[], size: number): void {
+  const recent = history.slice(history.length - (size - 1)).join();
+  for (let from = 0; from + size <= history.length; from++) {
+    if (size === 1 || history.slice(from, from + size - 1).join() === recent) logProbs[history[from + size - 1]] = -Infinity;
+  }
+}
+
+function forbidWords(logProbs: Float32Array, history: number[], groups: number[]): void {
+  const used = new Uint8Array(groups.length);
+  for (const token of history) used[groups[token]] = 1;
+  used[0] = 0; // these tokens may repeat
+  for (let token = 0; token < groups.length; token++) if (used[groups[token]]) logProbs[token] = -Infinity;
 }
 
 interface Candidate {

@@ -2,8 +2,17 @@
 
 from sightline.decoding.beam import decode
 from sightline.decoding.ensemble import Ensemble
-from sightline.decoding.hypotheses import Hypothesis
+from sightline.decoding.hypotheses import Hypothesis, same_words
 from sightline.decoding.options import DecodingOptions, UserOption, user_options
 from sightline.decoding.sampling import sample
 
-__all__ = ["DecodingOptions", "Ensemble", "Hypothesis", "UserOption", "decode", "sample", "user_options"]
+__all__ = [
+    "DecodingOptions",
+    "Ensemble",
+    "Hypothesis",
+    "UserOption",
+    "decode",
+    "same_words",
+    "sample",
+    "user_options",
+]

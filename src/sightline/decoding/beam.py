@@ -18,6 +18,7 @@ from sightline.decoding.hypotheses import (
     Hypothesis,
     StepDecoder,
     best,
+    empty_history,
     forbid,
     log_softmax,
     worth_dropping,
@@ -28,11 +29,16 @@ from sightline.tokenizers.base import Tokenizer
 from sightline.types import ImageFeatures
 
 
-def decode(decoder: StepDecoder, features: Features, options: DecodingOptions | None = None) -> list[list[Hypothesis]]:
+def decode(
+    decoder: StepDecoder,
+    features: Features,
+    options: DecodingOptions | None = None,
+    words: np.ndarray | None = None,
+) -> list[list[Hypothesis]]:
     """``options.candidates`` captions of each photo, best first, by beam search or sampling.
 
     A finished caption comes before one that ``max_length`` cut, whatever their scores. Fewer captions come back only
-    where fewer exist.
+    where fewer exist. ``words`` is the table of `same_words`, which ``options.no_repeat_words`` needs.
     """
     options = options or DecodingOptions()
     batch = len(features if isinstance(features, ImageFeatures) else features[0])
@@ -40,15 +46,15 @@ def decode(decoder: StepDecoder, features: Features, options: DecodingOptions | 
         return []
     if options.sample:
         uniform = seeded_uniform(batch, options.candidates, options)
-        backpointers, endings = sample_search(decoder, features, uniform, options)
+        backpointers, endings = sample_search(decoder, features, uniform, options, words)
         endings = endings.ranked(options.candidates)
     else:
-        backpointers, endings = beam_search(decoder, features, batch, options)
+        backpointers, endings = beam_search(decoder, features, batch, options, words)
     return backpointers.hypotheses(endings)
 
 
 def beam_search(
-    decoder: StepDecoder, features: Features, batch: int, options: DecodingOptions
+    decoder: StepDecoder, features: Features, batch: int, options: DecodingOptions, words: np.ndarray | None = None
 ) -> tuple[Backpointers, Endings]:
     """The best captions found of each of ``batch`` photos; ``backpointers.hypotheses(endings)`` reads them."""
     backpointers = Backpointers(batch, options)
@@ -56,13 +62,13 @@ def beam_search(
     photos = np.arange(batch)  # (A,): the photos carried; finished ones are dropped now and then
     open_photos = np.ones(batch, bool)  # (A,): those still searched
     totals = np.zeros((batch, 1), np.float32)  # (A, K): log-probability so far; K is 1 before the first step
-    history = np.empty((batch, 0), np.int64) if options.no_repeat_ngram else None  # (A*K, t)
+    history = empty_history(batch, options, words)  # (A*K, t)
     tokens = np.full((batch, 1), Tokenizer.start)  # (A, K)
     state = decoder.start(features)
 
     for length in range(options.max_length - 1):
         logits, state, extras = decoder.step(tokens.flatten(), state)
-        log_probs = forbid(log_softmax(logits), history, length, options)  # (A*K, V)
+        log_probs = forbid(log_softmax(logits), history, length, options, words)  # (A*K, V)
         (carried, beams), vocabulary = totals.shape, log_probs.shape[1]
         joint = (totals.reshape(-1, 1) + log_probs).reshape(carried, -1)  # (A, K*V)
         # Of twice the beam at most half end, so that a full beam of unfinished captions is left.

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sightline.decoding.options import DecodingOptions
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, ConfigError
 from sightline.tokenizers.base import Tokenizer
+from sightline.tokenizers.content_words import word_groups
 from sightline.types import ImageFeatures
 
 if TYPE_CHECKING:
@@ -90,10 +91,36 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted
 
 
-def forbid(log_probs: np.ndarray, history: np.ndarray | None, length: int, options: DecodingOptions) -> np.ndarray:
+def same_words(tokenizer: Tokenizer) -> np.ndarray:
+    """(V, M): for each token the ids of its content word's forms, itself included, filled up with the pad."""
+    forms: dict[int, list[int]] = {}
+    for token, group in enumerate(word_groups(tokenizer)):
+        if group:
+            forms.setdefault(group, []).append(token)
+    table = np.full((tokenizer.size, max(map(len, forms.values()), default=0)), Tokenizer.pad)
+    for tokens in forms.values():
+        table[tokens, : len(tokens)] = tokens
+    return table
+
+
+def empty_history(photos: int, options: DecodingOptions, words: np.ndarray | None) -> np.ndarray | None:
+    """The tokens so far (R, t), here none yet, for the options that forbid repetition; None without such options."""
+    if options.no_repeat_words and words is None:
+        raise ConfigError("no_repeat_words needs the table that same_words(tokenizer) gives")
+    return np.empty((photos, 0), np.int64) if options.no_repeat_ngram or options.no_repeat_words else None
+
+
+def forbid(
+    log_probs: np.ndarray,
+    history: np.ndarray | None,
+    length: int,
+    options: DecodingOptions,
+    words: np.ndarray | None = None,
+) -> np.ndarray:
     """Set forbidden tokens of ``log_probs`` (R, V) to -inf, in place; the others keep the model's values.
 
-    ``history`` (R, t) holds the tokens so far and is needed for repetition only; ``length`` is t.
+    ``history`` (R, t) holds the tokens so far and is needed for repetition only; ``length`` is t. ``words`` is the
+    table of `same_words`.
     """
     log_probs[:, [Tokenizer.pad, Tokenizer.start]] = NEVER
     if not options.allow_unknown:
@@ -101,15 +128,18 @@ def forbid(log_probs: np.ndarray, history: np.ndarray | None, length: int, optio
     ending = log_probs[:, Tokenizer.end].copy()
     if length < options.min_length:
         log_probs[:, Tokenizer.end] = NEVER
-    if options.no_repeat_ngram and history is not None and length >= options.no_repeat_ngram:
-        _forbid_repeats(log_probs, history, options.no_repeat_ngram)
+    if history is not None:
+        if options.no_repeat_ngram and length >= options.no_repeat_ngram:
+            _forbid_ngrams(log_probs, history, options.no_repeat_ngram)
+        if options.no_repeat_words and words is not None:
+            log_probs[np.arange(len(history))[:, None, None], words[history]] = NEVER  # the pad is forbidden anyway
         if length < options.min_length:  # where every longer caption would repeat itself, a shorter one is allowed
             stuck = log_probs.max(1) == NEVER
             log_probs[stuck, Tokenizer.end] = ending[stuck]
     return log_probs
 
 
-def _forbid_repeats(log_probs: np.ndarray, history: np.ndarray, size: int) -> None:
+def _forbid_ngrams(log_probs: np.ndarray, history: np.ndarray, size: int) -> None:
     runs = np.lib.stride_tricks.sliding_window_view(history, size, axis=1)  # (R, t - size + 1, size): every run so far
     recent = history[:, history.shape[1] - (size - 1) :]  # (R, size - 1): what the next token would complete
     rows, positions = (runs[:, :, :-1] == recent[:, None]).all(2).nonzero()

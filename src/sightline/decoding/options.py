@@ -31,6 +31,9 @@ class DecodingOptions:
     max_length: int = _option(22, "Longest caption in tokens, start and end counted.", ge=3)
     min_length: int = _option(0, "Shortest caption in tokens.", ge=0)
     no_repeat_ngram: int = _option(0, "No run of this many tokens occurs twice; 0 is off.", ge=0)
+    no_repeat_words: bool = _option(
+        False, "No content word occurs twice, singular or plural; colours, numbers, sizes and ages may."
+    )
     allow_unknown: bool = _option(False, "Whether captions may contain the unknown token.", user=False)
     candidates: int = _option(1, "Captions of each photo, best first.", ge=1, le=LIMIT)
     sample: bool = _option(False, "Sample captions instead of searching for the best.")
@@ -123,7 +126,16 @@ def check_decoding(options: Any, tokenizer: Tokenizer, where: Path) -> None:
         chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
     except (TypeError, ConfigError) as error:
         raise CheckpointError(f"{where}: 'decoding' does not fit: {error}") from None
-    if chosen.max_length > tokenizer.max_length:
-        raise CheckpointError(
-            f"{where}: decoding.max_length is {chosen.max_length}, more than the model's {tokenizer.max_length}"
+    if fault := misfit(chosen, tokenizer):
+        raise CheckpointError(f"{where}: 'decoding' does not fit: {fault}")
+
+
+def misfit(options: DecodingOptions, tokenizer: Tokenizer) -> str:
+    """Why these options cannot be had with a model's tokenizer, or nothing."""
+    if options.max_length > tokenizer.max_length:
+        return f"max_length is {options.max_length}, this model's captions have at most {tokenizer.max_length}"
+    if options.no_repeat_words and tokenizer.name != "word":
+        return (
+            f"no_repeat_words needs tokens that are words, this model's tokenizer is {tokenizer.name!r}: leave it out"
         )
+    return ""

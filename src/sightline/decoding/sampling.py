@@ -12,6 +12,7 @@ from sightline.decoding.hypotheses import (
     Features,
     StepDecoder,
     check_usable,
+    empty_history,
     forbid,
     log_softmax,
     worth_dropping,
@@ -61,13 +62,17 @@ def seeded_uniform(batch: int, count: int, options: DecodingOptions) -> np.ndarr
 
 
 def sample_search(
-    decoder: StepDecoder, features: Features, uniform: np.ndarray, options: DecodingOptions
+    decoder: StepDecoder,
+    features: Features,
+    uniform: np.ndarray,
+    options: DecodingOptions,
+    words: np.ndarray | None = None,
 ) -> tuple[Backpointers, Endings]:
     """A caption for every row of ``uniform`` (B, C, T), random numbers from 0 to 1, one for each token."""
     batch, count = uniform.shape[:2]
     backpointers = Backpointers(batch, options)
     photos = np.arange(batch)  # (A,): the photos carried
-    history = np.empty((batch, 0), np.int64) if options.no_repeat_ngram else None  # (A*C, t)
+    history = empty_history(batch, options, words)  # (A*C, t)
     tokens = np.full((batch, 1), Tokenizer.start)
     state = decoder.start(features)
     total = np.zeros((batch, count), np.float32)
@@ -77,7 +82,7 @@ def sample_search(
 
     for number in range(options.max_length - 1):
         logits, state, extras = decoder.step(tokens.flatten(), state)
-        log_probs = forbid(log_softmax(logits), history, number, options)  # (A, V), then (A*C, V)
+        log_probs = forbid(log_softmax(logits), history, number, options, words)  # (A, V), then (A*C, V)
         carried, beams = len(photos), len(log_probs) // len(photos)
         weights = sampling_weights(log_probs, options)
         sampled = _inverse_cdf(weights, uniform[photos, :, number].reshape(len(log_probs), -1))

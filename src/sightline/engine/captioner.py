@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from PIL.Image import Image
 
-from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode
+from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode, same_words
 from sightline.decoding.hypotheses import StepDecoder
+from sightline.decoding.options import misfit
 from sightline.engine.backend import Backend, as_array
 from sightline.engine.confidence import Confidence
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
@@ -146,10 +148,8 @@ class Captioner:
         if type(candidates) is int and "beam" not in changes and not changes.get("sample", self.defaults.sample):
             changes["beam"] = max(self.defaults.beam, candidates)
         chosen = replace(self.defaults, **changes)
-        if chosen.max_length > self.tokenizer.max_length:
-            raise ConfigError(
-                f"max_length is {chosen.max_length}, this model's captions have at most {self.tokenizer.max_length}"
-            )
+        if fault := misfit(chosen, self.tokenizer):
+            raise ConfigError(fault)
         return chosen
 
     def max_length(self, tokens: int) -> int:
@@ -225,7 +225,12 @@ class Captioner:
     ) -> list[list[Hypothesis]]:
         """The captions found for each photo, best first, from one set of features for each model."""
         given = features[0] if len(self.backends) == 1 else features
-        return decode(self.decoder, given, options or self.defaults)
+        options = options or self.defaults
+        return decode(self.decoder, given, options, self._same_words if options.no_repeat_words else None)
+
+    @cached_property
+    def _same_words(self) -> np.ndarray:
+        return same_words(self.tokenizer)
 
     def finish(
         self,

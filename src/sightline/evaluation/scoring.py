@@ -51,8 +51,9 @@ NO_IMAGE = Path()  # of a photo that only an annotations file names
 # Options that change captions, and their short names in the signature; the first three are always named.
 _NAMED = {"beam": "beam", "length_penalty": "lp", "max_length": "max"}
 _NAMED_IF_CHANGED = {
-    "min_length": "min", "no_repeat_ngram": "no-repeat", "allow_unknown": "unknown", "sample": "sample",
-    "temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "seed": "seed",
+    "min_length": "min", "no_repeat_ngram": "no-repeat", "no_repeat_words": "no-repeat-words",
+    "allow_unknown": "unknown", "sample": "sample", "temperature": "temperature", "top_k": "top-k", "top_p": "top-p",
+    "seed": "seed",
 }  # fmt: skip
 
 

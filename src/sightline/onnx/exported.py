@@ -20,11 +20,12 @@ from sightline.errors import CheckpointError, ConfigError
 from sightline.io.model_files import WEIGHTS, file_hash, read_arrays, read_json, shards
 from sightline.io.preprocess import Preprocess
 from sightline.tokenizers import Tokenizer, tokenizer_from_json
+from sightline.tokenizers.content_words import word_groups
 
 MANIFEST = "sightline.json"
 FORMAT = "sightline-onnx-1"
 GRAPHS = ("encoder", "start", "step")
-SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "allow_unknown")
+SEARCH = ("beam", "length_penalty", "max_length", "min_length", "no_repeat_ngram", "no_repeat_words", "allow_unknown")
 INT8_ARITHMETIC = "int8-arithmetic"
 PRECISIONS = ("float32", "int8", INT8_ARITHMETIC)  # "int8" weights are computed with in float32
 MOST_THREADS = 1024  # of a session, whatever OMP_NUM_THREADS says: onnxruntime starts them all
@@ -33,6 +34,7 @@ KEYS = {
     "format", "precision", "encoder", "decoder", "parameters", "weights", "licence", "preprocess", "grid", "tokenizer",
     "decoding", "graphs",
 }  # fmt: skip
+WORD_GROUPS = "word_groups"  # for programs without ours: written where the model's decoding needs them
 
 # onnxruntime 1.31 sends usage data to its maker and writes an identifier into the home folder, unless one of these is
 # set before it is imported; its versions read different names. Whoever sets them to 0 gets that back.
@@ -108,6 +110,7 @@ class Manifest:
             "decoding": self.decoding,
             "graphs": {name: graph.to_json() for name, graph in self.graphs.items()},
             "tokenizer": self.tokenizer.to_json(),
+            **{key: word_groups(self.tokenizer) for key in _word_groups_key(self.decoding)},
         }
 
     @classmethod
@@ -119,8 +122,9 @@ class Manifest:
             raise CheckpointError(
                 f"{path}: format is {values.get('format')!r}, this version reads {FORMAT!r}; export the model again"
             )
-        if wrong := sorted(set(values) ^ KEYS):
-            problem = "is missing" if wrong[0] in KEYS else "is unknown"
+        missing = (KEYS | _word_groups_key(values.get("decoding"))) - set(values)
+        if wrong := sorted(missing | (set(values) - KEYS - {WORD_GROUPS})):
+            problem = "is missing" if wrong[0] in missing else "is unknown"
             raise CheckpointError(f"{path}: {wrong[0]!r} {problem}; copy the file or export the model again")
         try:
             manifest = cls(
@@ -218,6 +222,11 @@ def search_options(options: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str
     """A model's decoding options with the defaults filled in, as a program without ours needs them."""
     chosen = DecodingOptions(**{"max_length": tokenizer.max_length, **options})
     return {name: getattr(chosen, name) for name in SEARCH}
+
+
+def _word_groups_key(decoding: Any) -> set[str]:
+    """Their key where these decoding options need them."""
+    return {WORD_GROUPS} if isinstance(decoding, dict) and decoding.get("no_repeat_words") is True else set()
 
 
 def _grid(value: Any) -> tuple[int, int]:

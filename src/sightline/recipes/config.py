@@ -194,6 +194,7 @@ class DecodingSection(Section):
     max_length: Size | None = None  # None: the tokenizer's
     min_length: Count = 0
     no_repeat_ngram: Count = 0
+    no_repeat_words: bool = False  # of a word tokenizer
 
     def options(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)

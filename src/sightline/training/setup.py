@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sightline.data import Dataset, Example, first_of_each_source, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
+from sightline.decoding.options import DecodingOptions, misfit
 from sightline.errors import CheckpointError, ConfigError, DataError, nearest
 from sightline.io.files import counted
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, load_model_tensors
@@ -50,8 +51,9 @@ class Parts:
     objects: list[frozenset[str] | None]  # of the training photos, where they are labelled
 
     def checkpoint(self, metrics: dict) -> Checkpoint:
-        decoding = {"max_length": self.tokenizer.max_length, **self.recipe.decoding.options()}
-        return Checkpoint(self.model, self.tokenizer, decoding, metrics, self.recipe.to_toml())
+        return Checkpoint(
+            self.model, self.tokenizer, decoding_of(self.recipe, self.tokenizer), metrics, self.recipe.to_toml()
+        )
 
 
 def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
@@ -62,6 +64,14 @@ def build_tokenizer(recipe: Recipe, dataset: Dataset) -> Tokenizer:
         return load_teacher(recipe.objective).tokenizer
     section = recipe.tokenizer
     return train_tokenizer(section.name, dataset.captions("train"), **section.options())
+
+
+def decoding_of(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The model's decoding options; `ConfigError` where its tokenizer does not allow them."""
+    decoding = {"max_length": tokenizer.max_length, **recipe.decoding.options()}
+    if fault := misfit(DecodingOptions(**decoding), tokenizer):
+        raise ConfigError(f"[decoding] does not fit: {fault}")
+    return decoding
 
 
 def load_teacher(objective: Distillation) -> Checkpoint:
@@ -106,6 +116,7 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
             recipe.objective.name,
         )
     tokenizer = build_tokenizer(recipe, dataset)
+    decoding_of(recipe, tokenizer)  # before hours of training, not after them
     model = build_model(recipe, tokenizer)
     data, training = recipe.data, recipe.training
     train = [example for example in dataset.examples("train") if len(example.captions) >= data.min_captions]
