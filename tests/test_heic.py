@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pillow_heif
 import pytest
 from commands import Command
+from default_model import CAPTION
 from PIL import Image, ImageOps
 
+from sightline.engine.captioner import load
 from sightline.io.images import open_image
 
+DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
 ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -26,14 +30,18 @@ def quarters() -> Image.Image:
 
 
 def photo(format: str, orientation: int | None = None) -> bytes:
+    return saved(quarters(), format, orientation)
+
+
+def saved(image: Image.Image, format: str, orientation: int | None = None, **options: Any) -> bytes:
     """As a phone writes it: the sensor's pixels, and the orientation in the EXIF block and the container."""
     if format == "HEIF":
         pillow_heif.register_heif_opener()
-    image, file = quarters(), io.BytesIO()
+    file = io.BytesIO()
     if orientation is not None:
         image.getexif()[ORIENTATION] = orientation
-        image.info["exif"] = image.getexif().tobytes()
-    image.save(file, format, quality=95, **({"exif": image.info["exif"]} if "exif" in image.info else {}))
+        options["exif"] = image.info["exif"] = image.getexif().tobytes()
+    image.save(file, format, quality=95, **options)
     return file.getvalue()
 
 
@@ -64,6 +72,14 @@ def test_the_orientation_of_a_heic_file_is_the_containers_alone() -> None:
     quarters().save(file, "HEIF", exif=exif)
     assert b"irot" not in file.getvalue()
     assert open_image(file.getvalue()).size == (96, 64)
+
+
+def test_a_photo_in_a_phone_s_layout_gets_the_caption_of_its_jpeg() -> None:
+    """A grid of tiles, taken with the phone held upright: the files of iPhones."""
+    with Image.open(DOG) as dog:
+        data = saved(dog.transpose(Image.Transpose.ROTATE_90), "HEIF", orientation=6, tile_size=512)
+    assert b"grid" in data and b"irot" in data
+    assert load().caption(data).text == CAPTION
 
 
 def test_the_command_captions_heic_files_of_a_folder(command: Command, tiny_model: Path, tmp_path: Path) -> None:

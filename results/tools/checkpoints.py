@@ -19,16 +19,18 @@ from rows import Row, read_json, recipe_of, write_json
 from script import RESULTS, number, parser, run, table
 from sightline.errors import ConfigError
 from sightline.io.files import write_atomically
-from sightline.nn.checkpoint import checkpoint_hash
+from sightline.io.model_files import checkpoint_hash, weights_hash, weights_size
 from sightline.nn.hub import DEFAULT_MODEL
 from sightline.recipes.plans import Paths, Plans, load_plans
 from table import all_rows
 
+LARGE_MODEL = RESULTS.parent / "models" / "large"
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 PAGE = """# Trained checkpoints
 
 `python results/tools/checkpoints.py runs/` writes this page from the folders of the runs. The weights are not in the
-repository, except those of the default model. A checkpoint is a folder; its `model.safetensors` holds the weights.
+repository, except those of the default and the large model. A checkpoint is a folder; its `model.safetensors` holds the
+weights. The large model's are divided into compressed files: `cat models/large/model-*.gz | gunzip | sha256sum`.
 `sightline reproduce ROW` trains those that were not kept.
 
 """
@@ -70,11 +72,11 @@ def page(plans: Plans, found: Mapping[str, Mapping[str, Any]], rows: Mapping[str
         size = f"{number(weights['bytes'] / 1e6)} MB" if weights else ""
         digest = f"`{weights['sha256']}`" if weights else "not kept"
         lines.append([f"`{stage}`", used, size, digest])
-    default = describe(DEFAULT_MODEL)
-    weights = default["files"]["model.safetensors"]
-    users = [name for name, row in rows.items() if row.checkpoint == default["hash"]]
-    used = f"{', '.join(f'`{name}`' for name in users)}: weights in int8, in the package"
-    lines.append(["the default model", used, f"{number(weights['bytes'] / 1e6)} MB", f"`{weights['sha256']}`"])
+    shipped = {"the default model": (DEFAULT_MODEL, "the package"), "the large model": (LARGE_MODEL, "`models/large`")}
+    for title, (folder, where) in shipped.items():
+        digest, size = weights_hash(folder), f"{number(weights_size(folder) / 1e6)} MB"
+        users = ", ".join(f"`{name}`" for name, row in rows.items() if row.checkpoint == checkpoint_hash(folder))
+        lines.append([title, f"{users}: weights in int8, in {where}", size, f"`{digest}`"])
     return PAGE + table(["stage", "scored as", "weights", "SHA-256 of `model.safetensors`"], lines, left=4) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,18 @@ from script import RESULTS, run
 from sightline.recipes.plans import Plans, RowPlan, load_plans
 from table import all_rows
 
+needs_the_large_model = pytest.mark.skipif(
+    not checkpoints.LARGE_MODEL.is_dir(), reason="the large model is not in this copy of the repository"
+)
 
+
+@needs_the_large_model
 def test_the_page_agrees_with_its_json_file_and_the_rows() -> None:
     found, plans, rows = read_json(RESULTS / "checkpoints.json"), load_plans(), all_rows(RESULTS)
     page = (RESULTS / "checkpoints.md").read_text(encoding="utf-8")
     assert page == checkpoints.page(plans, found, rows), "run `python results/tools/checkpoints.py`"
+    for title, row in (("default", "dinov2-coco-long"), ("large", "clip-coco-long")):
+        assert re.search(rf"^\| the {title} model \| `{row}`, .* MB \| `{rows[row].checkpoint}\w+` \|$", page, re.M)
     scored = {
         plan.models[0]: rows[name].checkpoint
         for name, plan in plans.rows.items()
@@ -30,6 +38,7 @@ def test_the_page_agrees_with_its_json_file_and_the_rows() -> None:
         assert found[stage]["files"]["model.safetensors"]["sha256"].startswith(scored[stage])
 
 
+@needs_the_large_model
 def test_a_run_is_listed_with_its_size_and_digest(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
