@@ -180,6 +180,9 @@ class Caption:
         draw: Callable[[Caption], Image] = import_module("sightline.explain.picture").draw  # lower: imported by name
         return draw(self)
 
+    def __repr__(self) -> str:
+        return f"Caption({self.text!r}, {self.certainty()})"  # short: a list of captions can be read at a prompt
+
     def _repr_html_(self) -> str:
         """How a notebook shows it: the picture of `overlay`, or the sentence alone where it has no photo."""
         if self.photo is None:

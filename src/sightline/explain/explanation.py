@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,6 +62,10 @@ class Explanation:
         from sightline.explain.page import render
 
         return render(self)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the page in a frame of its own."""
+        return f'<iframe style="width: 100%; height: 44rem; border: 0" srcdoc="{escape(self.page())}"></iframe>'
 
     def save(self, path: str | Path, paper: bool = False) -> None:
         """A picture (.png) or a page (.html), whole or not at all; ``paper`` as `picture` has it."""
