@@ -1,0 +1,123 @@
+"""How many different words a captioner uses, and what it costs to make it use more.
+
+    python results/tools/word_use.py runs/dinov2-coco-long --data coco/ --data flickr8k/ --match 1
+    python results/tools/word_use.py runs/dinov2-coco-long --data coco/ --data flickr8k/ --average runs/dinov2-coco=0.5
+
+Self-critical training narrows the vocabulary. Three ways to widen it again, none of which trains anything:
+
+- --average RUN=SHARE averages the weights with those of another run, for instance the stage before;
+- --frequency T favours rare content words: T times the logarithm of the usual count over the word's own count in the
+  training captions is added to its logit;
+- --match T favours content words that the model expects less often than people write them, both counted on training
+  captions: T times the logarithm of their ratio is added.
+
+Prints the scores (times 100) and the number of different words on the first val photos of each dataset.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from add_row import BATCH, captions_from_cache
+from script import named, parser, run
+from sightline.data import Dataset, load_dataset
+from sightline.engine.captioner import Captioner, load
+from sightline.engine.torch_backend import TorchBackend
+from sightline.errors import ConfigError
+from sightline.evaluation.calibration import FUNCTION_WORDS
+from sightline.evaluation.metrics import score
+from sightline.nn.checkpoint import CaptionModel, load_checkpoint
+from sightline.training.feature_cache import FeatureCache
+
+PRECISION = "bfloat16"
+RARE = 5  # a word counts as if it occurred at least so often
+COUNTED = 2500  # training photos of each dataset, two captions each
+
+
+def average(model: CaptionModel, other: CaptionModel, share: float) -> None:
+    """Weights between the two models': none of the other's at 0, all at 1."""
+    own, others = model.state_dict(), other.state_dict()
+    if own.keys() != others.keys():
+        raise ConfigError("the weights of different architectures cannot be averaged")
+    for key, value in own.items():
+        if value.is_floating_point():
+            value.lerp_(others[key], share)
+
+
+def frequency_shift(captioner: Captioner, datasets: Sequence[Dataset]) -> Tensor:
+    counts = torch.zeros(len(captioner.tokenizer.tokens))
+    for dataset in datasets:
+        for example in dataset.examples("train"):
+            for text in example.captions:
+                counts += torch.bincount(torch.tensor(captioner.tokenizer.encode(text)[1:]), minlength=len(counts))
+    content, logarithms = _content(captioner), counts.clamp(min=RARE).log()
+    usual = (counts * logarithms)[content].sum() / counts[content].sum()
+    return torch.where(content, usual - logarithms, 0.0)
+
+
+@torch.no_grad()
+def match_shift(captioner: Captioner, model: CaptionModel, datasets: Sequence[Dataset]) -> Tensor:
+    tokenizer = captioner.tokenizer
+    written, expected = torch.zeros(2, len(tokenizer.tokens))
+    for dataset in datasets:
+        several = [example for example in dataset.examples("train") if len(example.captions) > 1]
+        chosen = random.Random(0).sample(several, min(COUNTED, len(several)))
+        cache = FeatureCache(model.encoder, chosen, grid=model.decoder.uses_grid, precision=PRECISION).fill()
+        for start in range(0, len(chosen), BATCH):
+            rows = range(start, min(start + BATCH, len(chosen)))
+            for caption in (0, 1):
+                tokens = [torch.tensor(tokenizer.encode(chosen[row].captions[caption])) for row in rows]
+                padded = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=tokenizer.pad)
+                logits, targets = model.decoder(cache.features(rows), padded[:, :-1]).logits, padded[:, 1:]
+                real = targets != tokenizer.pad
+                expected += logits[real].softmax(-1).sum(0)
+                written += torch.bincount(targets[real], minlength=len(written))
+    return torch.where(_content(captioner), ((written + 2) / (expected + 2)).log(), 0.0)
+
+
+def _content(captioner: Captioner) -> Tensor:
+    words = captioner.tokenizer.tokens
+    return torch.tensor([word.isalpha() and word not in FUNCTION_WORDS for word in words])
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parser(__doc__)
+    options.add_argument("run", type=Path)
+    options.add_argument("--data", action="append", required=True)
+    options.add_argument("--photos", type=int, default=500, help="val photos of each dataset")
+    options.add_argument("--average", metavar="RUN=SHARE")
+    options.add_argument("--frequency", type=float, default=0.0)
+    options.add_argument("--match", type=float, default=0.0)
+    chosen = options.parse_args(arguments)
+    captioner = load(chosen.run, runtime="torch")
+    (backend,) = captioner.backends
+    assert isinstance(backend, TorchBackend)
+    model, datasets = backend.model, [load_dataset(data) for data in chosen.data]
+    if chosen.average:
+        ((other, share),) = named([chosen.average]).items()
+        average(model, load_checkpoint(other).model, float(str(share)))
+    shift = torch.zeros(len(captioner.tokenizer.tokens))
+    if chosen.frequency:
+        shift += chosen.frequency * frequency_shift(captioner, datasets)
+    if chosen.match:
+        shift += chosen.match * match_shift(captioner, model, datasets)
+    output = model.decoder.get_submodule("output")
+    assert isinstance(output, torch.nn.Linear)
+    with torch.no_grad():
+        output.bias.add_(shift)
+    for dataset in datasets:
+        examples = dataset.examples("val")[: chosen.photos]
+        captions = captions_from_cache(captioner, examples, PRECISION)
+        texts = [captions[example.name] for example in examples]
+        found = score(texts, [example.captions for example in examples], metrics=["bleu", "meteor", "cider"])
+        scores = ", ".join(f"{name} {100 * found[name]:.1f}" for name in ("cider", "bleu_4", "meteor"))
+        print(f"{dataset.name}: {scores}, {len({word for text in texts for word in text.split()})} words")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(main))
