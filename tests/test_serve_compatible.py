@@ -179,6 +179,25 @@ def test_what_photoprism_sends_gets_one_object_with_the_caption(server: RunningS
     assert (answer["confidence"], answer["unsure"]) == (expected["confidence"], False)
 
 
+def test_what_photoprism_sends_to_openai_gets_the_caption_as_the_first_text(server: RunningServer):
+    """Its other engine: messages of typed parts to /v1/responses, with options that mean nothing to this model."""
+    body = {
+        "model": "default",
+        "input": [
+            {"role": "system", "type": "message", "content": [{"type": "input_text", "text": "You caption photos."}]},
+            {"role": "user", "type": "message", "content": [
+                {"type": "input_text", "text": "Provide one sentence."},
+                {"type": "input_image", "image_url": URL, "detail": "low"},
+            ]},
+        ],
+        "reasoning": {"effort": "low"}, "max_output_tokens": 512, "temperature": 0.1, "top_p": 0.9,
+    }  # fmt: skip
+    answer = server.post_json("/v1/responses", body).json
+    (output,) = answer["output"]
+    assert [part["text"] for part in output["content"]] == [SENTENCE]
+    assert (answer["model"], answer.get("error")) == ("default", None)
+
+
 def test_ollama_streams_lines_unless_told_otherwise_and_needs_no_content_type(server: RunningServer):
     reply = server.ask("POST", "/api/generate", json.dumps({"images": [IMAGE]}).encode())
     assert reply.headers["content-type"] == "application/x-ndjson"
