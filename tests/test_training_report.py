@@ -17,7 +17,7 @@ from sightline.data.reading import read_results
 from sightline.errors import SightlineError
 from sightline.recipes.config import load_recipe
 from sightline.training import report
-from sightline.training.report import Chart, make_charts, ticks, word_shares
+from sightline.training.report import Chart, make_charts, ticks, word_confusions, word_shares
 from sightline.training.trainer import Trainer
 
 
@@ -52,6 +52,8 @@ def test_a_run_leaves_a_page_even_if_it_fails(run: Path) -> None:
     with Image.open(run / "curves.png") as picture:
         assert picture.size == (1040, 1200)
         assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 50
+    with Image.open(run / "samples.png") as picture:
+        assert picture.height > picture.width / 2, "both val photos, one below the other"
     assert len(read_results(run / "val_captions.json")) == 2
 
 
@@ -71,6 +73,25 @@ def test_word_shares_count_captions_and_leave_rare_words_out() -> None:
     examples[0] = Example(Path("0.jpg"), ("a dog runs", "the giraffe"), "0")
     shares = word_shares({str(n): "a a dog" for n in range(100)}, examples)
     assert shares == {"a": (1, 0.5), "dog": (1, 0.995), "runs": (0, 0.5), "the": (0, 0.5)}
+
+
+def test_confused_words_are_those_of_most_people_and_of_the_model_alone() -> None:
+    references = ("a woman on a big horse", "the woman rides", "a girl on a horse")
+    examples = [Example(Path(f"{n}.jpg"), references, str(n)) for n in range(3)]
+    captions = {"0": "a man on a horse", "1": "a man on the girl", "2": "a woman rides a horse"}
+    assert word_confusions(captions, examples) == [("woman", "man", 2)]
+    page = report._confusions(captions, examples)
+    assert "<td>woman</td><td>man</td><td>2</td>" in page
+    assert report._confusions({**captions, "1": "a horse"}, examples) == "", "a pair of one photo is chance"
+
+
+def test_confused_words_are_ranked_by_more_than_chance() -> None:
+    """A shirt that the model sees everywhere comes after the ball that it calls a frisbee."""
+    seen = [("a ball", "a frisbee shirt")] * 3 + [("a horse", "a cow shirt"), ("a child", "a shirt")] * 2
+    examples = [Example(Path(f"{n}.jpg"), (text,), str(n)) for n, (text, _) in enumerate(seen)]
+    found = word_confusions({str(n): text for n, (_, text) in enumerate(seen)}, examples)
+    assert found[:2] == [("ball", "frisbee", 3), ("horse", "cow", 2)]
+    assert {pair[:2] for pair in found[2:]} == {("ball", "shirt"), ("child", "shirt"), ("horse", "shirt")}
 
 
 def test_charts_take_what_the_history_has() -> None:

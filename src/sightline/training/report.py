@@ -1,7 +1,7 @@
-"""What a training run leaves to look at: ``report.html`` and ``curves.png``, made from the files of the run's folder.
+"""What a training run leaves to look at: ``report.html``, ``curves.png`` and ``samples.png``, made from its files.
 
-The page has the curves of losses and scores, captions of some val photos with their attention, and the words that the
-model uses more often, or less often, than people do.
+The page has the curves of losses and scores, captions of some val photos with their attention, the words that the model
+uses more often, or less often, than people do, and those that it confuses. The pictures show curves and captions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sightline.engine.captioner import load
 from sightline.evaluation.metrics import prepare
 from sightline.io.files import atomic_path, counted, write_atomically
 from sightline.io.html import jpeg_url, render_html
+from sightline.tokenizers.content_words import FUNCTION_WORDS
 from sightline.training.state import read_history
 from sightline.types import METRIC_NAMES, Failure
 
@@ -86,7 +87,7 @@ def write_report(folder: Path, examples: Sequence[Example]) -> None:
     body = (
         f'<div class="report">\n<h1>{escape(name)}</h1>\n<p class="quiet">{escape(" · ".join(facts))}</p>\n'
         f'<h2>Curves</h2>\n<div class="charts">{"".join(map(chart_svg, charts))}</div>\n'
-        f"{_samples(folder, shown)}{_words(captions, shown)}</div>\n"
+        f"{_samples(folder, shown)}{_words(captions, shown)}{_confusions(captions, shown)}</div>\n"
     )
     write_atomically(folder / "report.html", render_html(name, body, STYLE))
 
@@ -224,20 +225,34 @@ def _samples(folder: Path, examples: Sequence[Example]) -> str:
         return ""
     step = max(1, len(examples) // PHOTOS)
     chosen = examples[::step][:PHOTOS]
-    figures = []
+    figures, pictures = [], []
     captions = load(folder, runtime="torch").stream([example.image for example in chosen], keep_photos=True)
     for example, caption in zip(chosen, captions):
         if isinstance(caption, Failure):
             continue
         picture = caption.overlay()
         picture.thumbnail((1100, 1100), Image.Resampling.LANCZOS)
+        pictures.append(picture)
         references = "".join(f"<li>{escape(text)}</li>" for text in example.captions)
         figures.append(
             f'<figure><img alt="{escape(caption.sentence())}" src="{jpeg_url(picture, quality=80)}">'
             f'<figcaption><p class="label">People</p><ul>{references}</ul>'
             f'<p class="quiet">{escape(example.name)}</p></figcaption></figure>'
         )
+    if pictures:
+        with atomic_path(folder / "samples.png") as temporary:
+            stacked(pictures).save(temporary, "PNG")
     return f'<h2>Captions of val photos</h2>\n<div class="samples">{"".join(figures)}</div>\n'
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """One picture below the other."""
+    canvas = Image.new("RGB", (max(one.width for one in pictures), sum(one.height for one in pictures)), PAPER)
+    top = 0
+    for picture in pictures:
+        canvas.paste(picture, (0, top))
+        top += picture.height
+    return canvas
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
@@ -266,6 +281,53 @@ def _words(captions: Mapping[str, str], examples: Sequence[Example]) -> str:
     return (
         '<h2>Words</h2>\n<p class="quiet">Shares of captions that have the word: the model\'s captions of val photos, '
         f'and people\'s captions of the same photos.</p>\n<div class="words">{tables}</div>\n'
+    )
+
+
+def word_confusions(captions: Mapping[str, str], examples: Sequence[Example]) -> list[tuple[str, str, int]]:
+    """(word of people, word of the model, photos) where the model has one in place of the other, clearest first.
+
+    The first is a content word of more than half of a photo's references that its caption lacks, the second a content
+    word of the caption that none of them has. Pairs are ranked by photos times their pointwise mutual information, so
+    that two frequent words which meet by chance come last; those of one photo are left out.
+    """
+    predictions, references = prepare([captions[one.name] for one in examples], [one.captions for one in examples])
+    pairs: Counter[tuple[str, str]] = Counter()
+    lacked: Counter[str] = Counter()
+    invented: Counter[str] = Counter()
+    photos = 0
+    for prediction, several in zip(predictions, references):
+        counts = Counter(word for words in several for word in set(words))
+        most = {word for word, count in counts.items() if 2 * count > len(several)}
+        lacking, wrong = most - set(prediction) - FUNCTION_WORDS, set(prediction) - set(counts) - FUNCTION_WORDS
+        if lacking and wrong:
+            photos += 1
+            lacked.update(lacking)
+            invented.update(wrong)
+            pairs.update((one, other) for one in lacking for other in wrong)
+    weights = {
+        (one, other): count * math.log(count * photos / (lacked[one] * invented[other]))
+        for (one, other), count in pairs.items()
+        if count > 1
+    }
+    ranked = sorted(weights, key=lambda pair: (-weights[pair], pair))
+    return [(*pair, pairs[pair]) for pair in ranked if weights[pair] >= 0]
+
+
+def _confusions(captions: Mapping[str, str], examples: Sequence[Example]) -> str:
+    if not (found := word_confusions(captions, examples)[: 2 * WORDS]):
+        return ""
+    head = "<tr><th>people</th><th>model</th><th>photos</th></tr>"
+    tables = [
+        "".join(
+            f"<tr><td>{escape(one)}</td><td>{escape(other)}</td><td>{count}</td></tr>" for one, other, count in part
+        )
+        for part in (found[:WORDS], found[WORDS:])
+        if part
+    ]
+    return (
+        '<h2>Confused words</h2>\n<p class="quiet">Photos whose captions lack a word of most people and have one of '
+        f'none.</p>\n<div class="words">{"".join(f"<table>{head}{rows}</table>" for rows in tables)}</div>\n'
     )
 
 
