@@ -317,6 +317,12 @@ def test_try_it_on_the_api_page_captions_through_both_apis(browser: Any):
         page = context.new_page()
         context.set_default_timeout(120_000)
         page.goto(f"http://127.0.0.1:{server.port}/docs")
+        background = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(background) == "rgb(251, 250, 246)", "the stylesheet of all pages"
+        page.emulate_media(color_scheme="dark")
+        page.reload()
+        assert page.evaluate(background) == "rgb(18, 18, 22)" and page.locator("html.dark-mode").count() == 1
+        assert page.locator("header .mark").inner_text() == "Sightline"
         for path in ("/v1/chat/completions", "/api/generate"):
             block = page.locator(".opblock", has=page.locator(f'[data-path="{path}"]'))
             block.locator(".opblock-summary-control").click()

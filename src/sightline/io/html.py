@@ -14,6 +14,9 @@ from sightline.errors import ImageError
 from sightline.io.images import ImageSource, open_image
 
 STYLESHEET = Path(__file__).with_name("page.css")
+MARK = """<svg viewBox="0 0 32 32" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" \
+aria-hidden="true"><path d="M3 16c3.6-5.6 8-8.4 13-8.4S25.4 10.4 29 16c-3.6 5.6-8 8.4-13 8.4S6.6 21.6 3 16Z"/>\
+<circle class="pupil" cx="16" cy="16" r="3.6" stroke="none"/></svg>Sightline"""
 PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -28,9 +31,7 @@ $style</style>
 </head>
 <body>
 <header class="top">
-<span class="mark"><svg viewBox="0 0 32 32" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" \
-aria-hidden="true"><path d="M3 16c3.6-5.6 8-8.4 13-8.4S25.4 10.4 29 16c-3.6 5.6-8 8.4-13 8.4S6.6 21.6 3 16Z"/>\
-<circle class="pupil" cx="16" cy="16" r="3.6" stroke="none"/></svg>Sightline</span>
+<span class="mark">$mark</span>
 </header>
 <main>
 $body</main>
@@ -57,6 +58,7 @@ def render_html(title: str, body: str, style: str = "", script: str = "") -> str
     """A page that needs no other file and no network. ``body`` is HTML; ``style`` and ``script`` are this page's."""
     return PAGE.substitute(
         title=escape(title),
+        mark=MARK,
         style=STYLESHEET.read_text(encoding="utf-8") + style,
         body=body,
         policy="style-src 'unsafe-inline'" + ("; script-src 'unsafe-inline'" if script else ""),

@@ -22,6 +22,7 @@ from starlette.types import Scope
 
 from sightline.errors import ConfigError
 from sightline.io.files import printable
+from sightline.io.html import MARK, STYLESHEET
 from sightline.serve.browser import BUILD_COMMAND, MODEL_FILES, PAGE, BrowserModel, is_built
 
 SWAGGER_UI = Path(__file__).parent / "swagger-ui"  # copied by the page's build, so that /docs works offline
@@ -154,8 +155,23 @@ class Site:
         return html.replace(LINKS, '<nav aria-label="More"><a href="docs">API</a></nav>')
 
 
+DOCS_STYLE = """
+.swagger-ui.swagger-ui,
+.swagger-ui.swagger-ui :is(.title, .opblock-tag, .btn, .tab, p, li, label, h2, h3, h4, h5, th, td) {
+  font-family: var(--font);
+}
+html.dark-mode, html.dark-mode .swagger-ui.swagger-ui { background: var(--background); }
+.swagger-ui .wrapper { max-width: 84rem; padding: 0 var(--side); }
+.swagger-ui .info { margin: 1rem 0 2rem; }
+.swagger-ui :is(.opblock, section.models, .model-container) { border-radius: 1rem; box-shadow: none; }
+.swagger-ui .btn { border-radius: 2rem; box-shadow: none; }
+.swagger-ui .btn.execute { background: var(--button); border-color: var(--button); color: var(--on-button); }
+"""
+DARK = 'document.documentElement.classList.toggle("dark-mode", matchMedia("(prefers-color-scheme: dark)").matches);'
+
+
 async def get_docs(request: Request) -> Response:
-    """FastAPI's Swagger UI page, whose one inline script the policy allows by its hash."""
+    """FastAPI's Swagger UI page in the design of the others. The policy allows its inline script and style by hash."""
     html = get_swagger_ui_html(
         openapi_url="openapi.json",
         title="Sightline’s API",
@@ -164,7 +180,17 @@ async def get_docs(request: Request) -> Response:
         swagger_favicon_url="icon.svg",
         swagger_ui_parameters={"validatorUrl": None},  # no badge from another host
     ).body
-    (script,) = re.findall(rb"<script>(.*?)</script>", bytes(html), re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
-    policy = f"{POLICY}script-src 'self' 'sha256-{digest}'"
-    return HTMLResponse(bytes(html), headers=REVALIDATE | {"Content-Security-Policy": policy})
+    style = STYLESHEET.read_text(encoding="utf-8") + DOCS_STYLE
+    header = f'<header class="top"><a class="mark" href="./">{MARK}</a></header>'
+    page = bytes(html).decode("utf-8").replace("<script>", f"<script>{DARK}")
+    page = page.replace("</head>", f"<style>{style}</style></head>").replace("<body>", f"<body>{header}")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    policy = (
+        POLICY.replace("style-src 'self'", f"style-src 'self' {_hash(style)}") + f"script-src 'self' {_hash(script)}"
+    )
+    return HTMLResponse(page, headers=REVALIDATE | {"Content-Security-Policy": policy})
+
+
+def _hash(inline: str) -> str:
+    """As a content security policy names a script or a style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
