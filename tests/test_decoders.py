@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "transformer": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2},
     "transformer without pooled": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "pooled": False},
     "transformer with tied output": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "tie_output": True},
+    "transformer with evidence maps": {
+        "name": "transformer", "width": 8, "heads": 2, "blocks": 2, "attention_maps": "evidence",
+    },
     "transformer of the photo's width": {"name": "transformer", "width": 6, "heads": 3, "blocks": 1, "feedforward": 5},
 }  # fmt: skip
 WORD_VECTORS = {f"{name}, other word vectors": VARIANTS[name] | {"word_dimension": 3} for name in DECODERS}
@@ -249,6 +253,34 @@ def test_the_transformer_looks_where_what_it_adds_comes_from() -> None:
     alone[:, 1, 2] = values[:, 1, 2]  # one head, one cell
     added = attention.output(attention._join(alone)) - attention.output.bias
     assert close(added[:, 2].norm(dim=-1), strengths[:, 1, 2])
+
+
+@torch.no_grad()
+def test_an_evidence_map_shows_which_cells_raise_the_likely_word_above_its_rivals() -> None:
+    options = {"blocks": 1, "pooled": False, "attention_maps": "evidence"}
+    decoder = build(VARIANTS["transformer"] | options).double()
+    decoder.blocks[0].feedforward[-1].weight.zero_()  # a map leaves out what later layers make of a cell
+    features = ImageFeatures(photos(2).grid.double(), photos(2).pooled.double(), 2, 2)
+    state, tokens = decoder.start(features).repeat(3), words(6)[:, 0]
+    logits, _, extras = decoder.step(tokens, state)
+    likely, *rivals = logits.topk(8).indices.T
+    shares = logits.gather(1, torch.stack(rivals, 1)).softmax(-1)
+
+    def margin(scores: Tensor) -> Tensor:
+        others = (scores.gather(1, torch.stack(rivals, 1)) * shares).sum(-1)
+        return scores.gather(1, likely[:, None])[:, 0] - others
+
+    falls = torch.zeros_like(extras["attention_by_head"])
+    for head in range(2):
+        for cell in range(CELLS):
+            cache = {name: value.clone() for name, value in state.encoder_cache.items()}
+            cache["values_0"][:, head, cell] *= 1 - 1e-6  # this cell adds a little less
+            changed, _, _ = decoder.step(tokens, replace(state, encoder_cache=cache))
+            falls[:, 0, head, cell] = margin(logits) - margin(changed)
+    assert (falls < 0).any() and (falls > 0).any()
+    falls = falls.clamp(min=0)
+    expected = falls / falls.mean((1, 2)).sum(-1)[:, None, None, None]
+    assert torch.allclose(extras["attention_by_head"], expected, atol=1e-3)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from sightline.engine.backend import OnnxDecoder
 from sightline.engine.captioner import load
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import CheckpointError, ConfigError
+from sightline.explain.explanation import teacher_forced
 from sightline.nn.checkpoint import load_checkpoint
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder
 from sightline.onnx import Manifest
@@ -39,6 +40,7 @@ KINDS = {
         "attend": "most-likely",
     },
     "transformer": {"name": "transformer", "width": 16, "heads": 2, "blocks": 1, "pooled": False, "tie_output": True},
+    "evidence": {"name": "transformer", "width": 16, "heads": 2, "blocks": 2, "attention_maps": "evidence"},
 }
 VOCABULARY, LENGTH, CELLS, DEPTH = 30, 9, 6, 10
 
@@ -90,6 +92,16 @@ def test_an_exported_decoder_finds_the_same_captions(exported, count: int, beam:
                 assert (values is None) == (wanted is None)
                 if values is not None:
                     np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
+def test_exported_heads_are_torch_s(exported) -> None:
+    decoder, graphs = exported
+    features, tokens = photos(3), (5, 7, 9, 11)
+    expected = teacher_forced(TorchDecoder(decoder), features, tokens).extras
+    found = teacher_forced(graphs, as_arrays(features), tokens).extras
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-5)
 
 
 def test_words_probabilities_and_maps_are_torch_s(exported_folders: tuple[Path, Path]) -> None:

@@ -115,6 +115,8 @@ class TransformerDecoder(Section):
     pooled: bool = True  # the photo's one vector is a memory token beside the grid
     tie_output: bool = False  # output weights are the embedding's
     photo_blocks: Annotated[int, Field(ge=0, le=100)] = 0  # self-attention over the photo's cells before the words'
+    # A map shows how much each cell adds to a word, or how much of that speaks for the word.
+    attention_maps: Literal["norms", "evidence"] = "norms"
 
 
 class EmbeddingSection(Section):

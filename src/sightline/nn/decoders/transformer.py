@@ -1,8 +1,10 @@
 """A transformer decoder (Vaswani et al., 2017): words attend to earlier words and, by cross-attention, to the photo.
 
-Its attention maps show norms, not weights (Kobayashi et al., 2020): the attention weight of a grid cell times the
-length of the vector that it multiplies. Idle heads put their weight on cells whose vectors are almost zero; a map of
-weights alone would show those cells.
+Its attention maps do not show weights: idle heads put theirs on cells whose vectors are almost zero. With
+``attention_maps="norms"`` (Kobayashi et al., 2020) a grid cell shows its attention weight times the length of the
+vector that this weight multiplies. With ``"evidence"`` it shows how much of that vector speaks for the word: by how
+much it raises the logit of the most likely word above those of its rivals (direct logit attribution, Elhage et al.,
+2021). What a head says against the word counts as zero.
 
 Its pre-norm blocks serve the patch encoder, too. Queries, keys and values have no bias and the output projection has
 one. So a block of width 128 has as many parameters as in the image-captioning tutorial of the repository "learn-llm"
@@ -12,8 +14,8 @@ decoder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,9 @@ from sightline.errors import ConfigError
 from sightline.nn.decoders.base import Decoder, Embedding
 from sightline.tokenizers import Tokenizer
 from sightline.types import DecoderOutput, ImageFeatures
+
+AttentionMaps = Literal["norms", "evidence"]
+RIVALS = 7  # words that the most likely one is compared with
 
 
 class Layout:
@@ -88,6 +93,14 @@ class Attention(nn.Module):
         """The length of the vector that each cell adds to a word at an attention weight of 1: (B, heads, N)."""
         output = self.output.weight.T.view(self.heads, -1, self.output.weight.shape[0])  # (heads, D / heads, D)
         return ((values @ (output @ output.transpose(1, 2))) * values).sum(-1).clamp(min=0).sqrt()
+
+    def evidence(self, direction: Tensor, values: Tensor) -> Tensor:
+        """How far the vector that each cell adds at an attention weight of 1 goes in ``direction`` (R, D).
+
+        Values are those of B photos, R = B * K; returns (R, heads, N), negative where it goes the other way.
+        """
+        shared = (direction @ self.output.weight).reshape(values.shape[0], -1, direction.shape[-1])  # (B, K, D)
+        return (self._split(shared) @ values.transpose(-2, -1)).transpose(1, 2).flatten(0, 1)
 
     def _mix(self, query: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
         return self._join(F.scaled_dot_product_attention(self._split(query), keys, values, is_causal=causal))
@@ -168,6 +181,7 @@ class Transformer(Decoder):
         pooled: bool = True,
         tie_output: bool = False,
         photo_blocks: int = 0,
+        attention_maps: AttentionMaps = "norms",
     ):
         super().__init__()
         if width % heads:
@@ -175,7 +189,7 @@ class Transformer(Decoder):
         if tie_output and embedding.dimension != width:
             dimension = embedding.dimension
             raise ConfigError(f"decoder.tie_output needs word vectors of decoder.width={width}, they have {dimension}")
-        self.pooled, self.max_length = pooled, max_length
+        self.pooled, self.max_length, self.attention_maps = pooled, max_length, attention_maps
         self.vocabulary = embedding.vectors.num_embeddings
         self.photo = nn.Linear(features, width) if features != width else nn.Identity()
         self.photo_blocks = nn.ModuleList(EncoderBlock(width, heads, dropout) for _ in range(photo_blocks))
@@ -215,7 +229,8 @@ class Transformer(Decoder):
             keys, values = block.cross_attention.keys_values(memory)
             # In one piece, or every step would copy them anew: a third of the whole search.
             photo[f"keys_{index}"], photo[f"values_{index}"] = keys.contiguous(), values.contiguous()
-            photo[f"strengths_{index}"] = block.cross_attention.strengths(values)
+            if self.attention_maps == "norms":
+                photo[f"strengths_{index}"] = block.cross_attention.strengths(values)
         heads, size = photo["keys_0"].shape[1], photo["keys_0"].shape[3]
         past = memory.new_zeros(len(memory), len(self.blocks), 2, heads, 0, size)
         return DecoderState(photo, {"past": past})
@@ -228,15 +243,41 @@ class Transformer(Decoder):
             keys, values = state.encoder_cache[f"keys_{index}"], state.encoder_cache[f"values_{index}"]
             x, longer, attention = block.step(x, past[:, index], keys, values)
             pasts.append(longer)
-            norms = (
-                attention.view(keys.shape[0], -1, *attention.shape[1:])
-                * state.encoder_cache[f"strengths_{index}"][:, None]
-            )
-            weights.append(norms.view_as(attention))
-        by_head = torch.stack(weights, 1)  # (R, blocks, heads, N (+ 1))
-        by_head = by_head / by_head.mean((1, 2)).sum(-1)[:, None, None, None]  # shares that sum to 1
+            weights.append(attention)
+        x = x[:, 0]
+        logits = self.output(self.norm(x))
+        evidence = self.attention_maps == "evidence"
+        maps = self._evidence(weights, state, x, logits) if evidence else self._norms(weights, state)
+        by_head = torch.stack(maps, 1)  # (R, blocks, heads, N (+ 1))
+        total = by_head.mean((1, 2)).sum(-1).clamp(min=1e-12)  # zero where nothing speaks for the word
+        by_head = by_head / total[:, None, None, None]  # shares that sum to 1
         if self.pooled:
             by_head = by_head[..., :-1]  # the pooled vector is no cell of the grid
         extras = {"attention": by_head.mean((1, 2)), "attention_by_head": by_head}
-        state = DecoderState(state.encoder_cache, {"past": torch.stack(pasts, 1)})
-        return self.output(self.norm(x[:, 0])), state, extras
+        return logits, DecoderState(state.encoder_cache, {"past": torch.stack(pasts, 1)}), extras
+
+    def _norms(self, weights: Sequence[Tensor], state: DecoderState) -> list[Tensor]:
+        """Of each block (R, heads, N): the length of the vector that each cell adds."""
+        norms = []
+        for index, attention in enumerate(weights):
+            strengths = state.encoder_cache[f"strengths_{index}"]  # (B, heads, N)
+            shared = attention.view(strengths.shape[0], -1, *attention.shape[1:]) * strengths[:, None]
+            norms.append(shared.view_as(attention))
+        return norms
+
+    def _evidence(self, weights: Sequence[Tensor], state: DecoderState, x: Tensor, logits: Tensor) -> list[Tensor]:
+        """Of each block (R, heads, N): how much each cell raises the most likely word's logit above its rivals'.
+
+        It is, up to a factor, the gradient at x (R, D), the last block's output, times the vector that the cell adds.
+        What later layers make of that vector is left out, and so is what speaks against the word.
+        """
+        likely = logits.topk(min(1 + RIVALS, self.vocabulary))
+        vectors = self.output.weight[likely.indices]  # (R, 1 + RIVALS, D)
+        rivals = (likely.values[:, 1:].softmax(-1)[..., None] * vectors[:, 1:]).sum(1)
+        direction = (vectors[:, 0] - rivals) * self.norm.weight
+        normed = F.layer_norm(x, x.shape[-1:])  # neither a shift of x nor its length changes this
+        direction = direction - direction.mean(-1, keepdim=True) - (direction * normed).mean(-1, keepdim=True) * normed
+        return [
+            (attention * block.cross_attention.evidence(direction, state.encoder_cache[f"values_{index}"])).clamp(min=0)
+            for index, (attention, block) in enumerate(zip(weights, self._typed_blocks()))
+        ]
