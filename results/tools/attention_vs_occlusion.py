@@ -156,6 +156,15 @@ def _intervals(gains: np.ndarray, photos: Sequence[int]) -> dict[str, list[float
     return {name: [round(float(bound), 1) for bound in own] for name, own in zip(names, bounds)}
 
 
+def photos_of(examples: Sequence[Example], count: int, others: bool = False) -> list[Example]:
+    """The photos that are measured, or others: what is chosen on those is then measured on photos it has not seen."""
+    measured = evenly(examples, count)
+    if not others:
+        return measured
+    names = {example.name for example in measured}
+    return [example for example in evenly(examples, 4 * count) if example.name not in names]
+
+
 def experiment(
     captioner: Captioner, examples: Sequence[Example], counted_as: Callable[[str], str | None] = things
 ) -> dict[str, Any]:
@@ -176,10 +185,11 @@ def main(arguments: Sequence[str]) -> None:
     reader.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="what a model is called, and its folder")
     reader.add_argument("--data", required=True, help="the dataset's folder")
     reader.add_argument("--photos", type=int, default=60, help="of val, evenly spaced in the list; 60 if not given")
+    reader.add_argument("--others", action="store_true", help="three times as many other photos: to choose maps with")
     reader.add_argument("--objects", action="store_true", help="count words for COCO's objects, not the built-in list")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where it is written; elsewhere pages stay as is")
     given = reader.parse_args(arguments)
-    examples = evenly(load_dataset(given.data).examples("val"), given.photos)
+    examples = photos_of(load_dataset(given.data).examples("val"), given.photos, given.others)
     counted_as = objects if given.objects else things
     for name, folder in named(given.models).items():
         captioner = load(folder)

@@ -9,7 +9,8 @@ import pytest
 
 import attention_on_objects
 from attention_on_objects import cells, read_boxes
-from attention_vs_occlusion import WordMaps, objects, summary, things
+from attention_vs_occlusion import WordMaps, objects, photos_of, summary, things
+from sightline.data import Example
 from sightline.errors import DataError
 
 
@@ -43,6 +44,15 @@ def test_the_peak_counts_where_it_lies_in_the_words_own_box() -> None:
 def test_words_are_counted_by_list_or_as_objects() -> None:
     assert (things("Puppy"), things("zebra"), things("of")) == ("dog", None, None)
     assert (objects("puppy"), objects("zebra"), objects("of")) == ("dog", "zebra", None)
+
+
+def test_photos_to_choose_with_are_none_that_are_measured() -> None:
+    examples = [Example(Path(f"{number}.jpg"), (), str(number)) for number in range(1000)]
+    measured, others = photos_of(examples, 60), photos_of(examples, 60, others=True)
+    assert [example.name for example in measured[:3]] == ["0", "16", "32"]
+    assert [example.name for example in others[:4]] == ["4", "8", "12", "20"]
+    assert (len(measured), len(others)) == (60, 180)
+    assert not {example.name for example in measured} & {example.name for example in others}
 
 
 def test_a_folder_without_class_names_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_the_sources_tables_are_filled_as_rows_come(made_results: Path) -> None:
     )
 
 
-VERBS = ("train", "evaluate", "pseudo-caption")
+VERBS = ("train", "evaluate", "export", "pseudo-caption")
 
 
 def test_every_trial_has_a_command_that_its_recipe_takes() -> None:
