@@ -116,7 +116,7 @@ class TransformerDecoder(Section):
     tie_output: bool = False  # output weights are the embedding's
     photo_blocks: Annotated[int, Field(ge=0, le=100)] = 0  # self-attention over the photo's cells before the words'
     # A map shows how much each cell adds to a word, or how much of that speaks for the word.
-    attention_maps: Literal["norms", "evidence"] = "norms"
+    attention_maps: Literal["norms", "evidence"] = "evidence"
 
 
 class EmbeddingSection(Section):
