@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from commands import Command
+from drawings import EVERY
 
 import sightline
 from sightline.data import Dataset, load_dataset, read_results, write_results
@@ -142,6 +143,23 @@ def test_a_table_that_bulk_wrote_is_scored(
     assert "flickr8k:all|images:12|" in whole.out
     wrong = command("score", output, "--references", tiny_flickr8k_kept, "--split", "foo")
     assert (wrong.code, wrong.complaints) == (2, ["error: there is no split 'foo': choose train, val or test"])
+
+
+@pytest.mark.parametrize("photos", [1, 2])
+def test_all_splits_of_very_few_references_are_scored(command: Command, tmp_path: Path, photos: int):
+    names = [f"{number}.jpg" for number in range(photos)]
+    for name, drawing in zip(names, EVERY):
+        drawing.draw().save(tmp_path / name)
+    (tmp_path / "captions.csv").write_text("\n".join(["image,caption", *(f"{name},a red dog" for name in names)]))
+    table = tmp_path / "made" / "made.csv"
+    table.parent.mkdir()
+    table.write_text("\n".join(["source,caption", *(f"{name},a red dog" for name in names)]))
+    arguments = ["score", table, "--references", tmp_path / "captions.csv", "--metrics", "rouge"]
+    whole = command(*arguments, "--split", "all")
+    assert (whole.code, whole.complaints) == (0, [])
+    assert f"folder:all|images:{photos}|" in whole.out
+    outcome = command(*arguments)  # a random test split cannot be drawn
+    assert outcome.code == 1 and "three splits need more than" in outcome.err
 
 
 def test_the_photos_of_a_table_are_found_by_number_and_never_two_for_one(tmp_path: Path):

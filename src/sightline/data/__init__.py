@@ -40,7 +40,7 @@ __all__ = [
 class Format(Protocol):
     def detect(self, path: Path) -> bool: ...
 
-    def load(self, path: Path, seed: int) -> Dataset: ...
+    def load(self, path: Path, seed: int | None) -> Dataset: ...
 
 
 # In the order they are tried: the folder format takes whatever has a table of captions.
@@ -53,10 +53,11 @@ DATASETS: dict[str, Format] = {
 }
 
 
-def load_dataset(path: str | Path, format: str = "auto", seed: int = 0) -> Dataset:
+def load_dataset(path: str | Path, format: str = "auto", seed: int | None = 0) -> Dataset:
     """A dataset from its folder, captions table or ``hf:owner/name``, checked; `Dataset.report` lists what is wrong.
 
-    ``seed`` matters only where no split is published. `DataError` if a split would be empty.
+    ``seed`` draws the splits where none are published; `DataError` if one would be empty. With None, no split is drawn
+    and any may be empty: for those who read `Dataset.all_examples` only.
     """
     if format != "auto" and format not in DATASETS:
         names = ", ".join(DATASETS)

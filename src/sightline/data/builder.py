@@ -120,13 +120,14 @@ class DatasetBuilder:
             else:
                 self.report.add("unknown_in_list", f"{image} ({split})")
 
-    def finish(self, seed: int) -> Dataset:
+    def finish(self, seed: int | None) -> Dataset:
         for published, path in self.images.by_path.items():
             if path not in self.captions:
                 self.report.add("image_without_captions", published)
         splits = self._splits(seed)
+        may_be_empty = seed is None and any(splits.values())
         for split in SPLITS if set(self.published) != {"train"} else ("train",):
-            if not splits[split]:
+            if not splits[split] and not may_be_empty:
                 raise DataError(f"the {split} split of {self.location} is empty: {self._why()}")
         examples = {
             split: sorted((self._example(path) for path in splits[split]), key=lambda example: example.name)
@@ -164,12 +165,14 @@ class DatasetBuilder:
     def _example(self, path: Image) -> Example:
         return Example(path, tuple(text for _, text in self.captions[path]), self.names[path])
 
-    def _splits(self, seed: int) -> dict[str, list[Image]]:
+    def _splits(self, seed: int | None) -> dict[str, list[Image]]:
         everything = sorted(self.captions, key=self.names.__getitem__)
         shuffled = random.Random(seed)
         if set(self.published) == {"train"}:
             self.note("every photo is for training: evaluate on another dataset")
             return {"train": [path for path in everything if path in self.published["train"]], "val": [], "test": []}
+        if len(self.published) < 2 and seed is None:
+            return {"train": [], "val": [], "test": everything}
         if len(self.published) < 2:
             shuffled.shuffle(everything)
             share = max(1, round(len(everything) * self.held_out))
@@ -187,7 +190,7 @@ class DatasetBuilder:
             else:
                 self.report.add("unlisted", self.names[path])
         for absent, other in (("val", "test"), ("test", "val")):
-            if absent not in self.published:
+            if absent not in self.published and seed is not None:
                 shuffled.shuffle(splits[other])
                 middle = len(splits[other]) // 2
                 splits[absent], splits[other] = splits[other][:middle], splits[other][middle:]

@@ -23,7 +23,7 @@ def detect(path: Path) -> bool:
     return path.is_dir() and (find_file(path, KARPATHY) is not None or bool(_annotation_files(path)))
 
 
-def load(path: Path, seed: int) -> Dataset:
+def load(path: Path, seed: int | None) -> Dataset:
     karpathy, annotations = find_file(path, KARPATHY), _annotation_files(path)
     if karpathy is None and not annotations:
         raise DataError(f"{printable(path)} is not COCO: neither {KARPATHY} nor captions_train2017.json lies there")

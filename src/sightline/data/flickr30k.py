@@ -23,7 +23,7 @@ def detect(path: Path) -> bool:
     return path.is_dir() and _captions_file(path) is not None
 
 
-def load(path: Path, seed: int) -> Dataset:
+def load(path: Path, seed: int | None) -> Dataset:
     file = _captions_file(path)
     if file is None:
         raise DataError(f"{printable(path)} is not Flickr30k: none of {KARPATHY}, {TOKENS} and {TABLE} lies there")

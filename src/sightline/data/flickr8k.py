@@ -26,7 +26,7 @@ def detect(path: Path) -> bool:
     return path.is_dir() and _captions_file(_root(path)) is not None
 
 
-def load(path: Path, seed: int) -> Dataset:
+def load(path: Path, seed: int | None) -> Dataset:
     root = _root(path)
     file = _captions_file(root)
     if file is None:

@@ -45,7 +45,7 @@ def detect(path: Path) -> bool:
     return bool(_tables(path)) or any(_sidecar(image).is_file() for image in walk_images(path))
 
 
-def load(path: Path, seed: int) -> Dataset:
+def load(path: Path, seed: int | None) -> Dataset:
     root = path.parent if path.is_file() else path
     tables = _tables(path)
     builder = DatasetBuilder("folder", root)

@@ -39,7 +39,7 @@ def is_hub_name(path: object) -> bool:
     return str(path).startswith(PREFIX)
 
 
-def load(path: str, seed: int) -> Dataset:
+def load(path: str, seed: int | None) -> Dataset:
     """The dataset, checked as any other."""
     require("datasets", "--data hf:…")
     name, _, query = path.removeprefix(PREFIX).partition("?")

@@ -45,7 +45,7 @@ def detect(path: Path) -> bool:
     return is_shard(path) if path.is_file() else bool(_find(path))
 
 
-def load(path: Path, seed: int) -> Dataset:
+def load(path: Path, seed: int | None) -> Dataset:
     root = path.parent if path.is_file() else path
     shards = [(path, "")] if path.is_file() else _find(path)
     index = ShardIndex()

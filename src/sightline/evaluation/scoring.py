@@ -266,9 +266,10 @@ def reference_examples(
     """The photos of a dataset's split or, for "all", of the whole, or of a COCO annotations file; and their name in
     the signature."""
     if isinstance(source, Dataset) or not (Path(source).is_file() and Path(source).suffix == ".json"):
-        dataset = _load(source, format, objects)
         if split.lower() == "all":
+            dataset = _load(source, format, objects, seed=None)
             return f"{dataset.name}:all", dataset.all_examples()
+        dataset = _load(source, format, objects)
         examples = dataset.examples(split)
         return f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", examples
     name = Path(source).stem
@@ -277,8 +278,8 @@ def reference_examples(
     return name, (dataset if objects is None else with_objects(dataset, Path(objects))).splits["test"]
 
 
-def _load(data: Dataset | str | Path, format: str, objects: str | Path | None) -> Dataset:
-    dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
+def _load(data: Dataset | str | Path, format: str, objects: str | Path | None, seed: int | None = 0) -> Dataset:
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format, seed)
     return dataset if objects is None else with_objects(dataset, Path(objects))
 
 
