@@ -58,7 +58,11 @@ def test_version(command: Command):
     ("arguments", "words"),
     [
         (["captoin", "x.jpg"], "captoin"),
-        (["caption"], "sightline caption --help"),
+        (["caption"], "(see `sightline caption --help`)"),
+        (["evaluate", "--page"], "(see `sightline evaluate --help`)"),
+        (["retrieval", "build", "-o"], "(see `sightline retrieval build --help`)"),
+        (["retrieval", "biuld"], "(see `sightline retrieval --help`)"),
+        (["--no-such-option", "caption"], "(see `sightline --help`)"),
         (["caption", "x.jpg", "--bem", "3"], "--beam"),
         (["caption", "x.jpg", "--beam", "three"], "'--beam'"),
         (["caption", "x.jpg", "--json", "--csv"], "exclude each other"),

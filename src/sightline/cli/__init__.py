@@ -6,7 +6,7 @@ Verbs import what they need when they run, so that ``sightline --help`` needs no
 from __future__ import annotations
 
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,7 +69,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
     command = typer.main.get_command(app)
     code, failed = 0, None
     try:
-        with command.make_context("sightline", arguments) as context:
+        with command.make_context("sightline", [*arguments]) as context:
             command.invoke(context)
     except typer.Exit as finished:
         code = finished.exit_code
@@ -87,10 +87,10 @@ def run(arguments: list[str], debug: bool = False) -> int:
         return 141  # what a shell reports of any program whose reader went away
     if unwritten and (failed is None or isinstance(failed, OSError)):
         failed = SightlineError(f"cannot write to standard output: {unwritten.strerror}; send it elsewhere")
-    return _report(failed) if failed else code
+    return _report(failed, arguments) if failed else code
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, ModuleNotFoundError):  # of an extra
         error = missing_extra(error) or error
     if isinstance(error, ConfigError):
@@ -101,8 +101,7 @@ def _report(error: Exception) -> int:
         complain(f"error: {error}")
         return 1
     if message := getattr(error, "format_message", None):  # wrong usage, found by the parser
-        where = getattr(getattr(error, "ctx", None), "command_path", "sightline")
-        complain(f"error: {message()} (see `{where} --help`)")
+        complain(f"error: {message()} (see `{_verb(arguments)} --help`)")
         return 2
     name = type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:  # the system's answer about a file
@@ -110,3 +109,15 @@ def _report(error: Exception) -> int:
         return 1
     complain(f"error: {name}: {error}; this should not happen: run it again with --debug and report what it prints")
     return 1
+
+
+def _verb(arguments: list[str]) -> str:
+    """The command that was called, such as "sightline retrieval build". Not every error of the parser knows it."""
+    command: Any = typer.main.get_command(app)
+    path = ["sightline"]
+    for argument in arguments:
+        command = getattr(command, "commands", {}).get(argument)
+        if command is None:
+            break
+        path.append(argument)
+    return " ".join(path)
