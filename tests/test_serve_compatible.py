@@ -274,6 +274,11 @@ def test_errors_have_one_line_in_the_form_of_each_api(server: RunningServer, nam
     assert (openai.status, words in openai_error(openai)) == (status, True), openai
 
 
+def test_the_size_of_the_model_is_told_as_ollama_does(server: RunningServer):
+    (model,) = server.get("/api/tags").json["models"]
+    assert model["details"]["parameter_size"] == "27.13M"
+
+
 def test_both_need_the_token_and_are_counted(server: RunningServer):
     paths = ("/v1/models", "/api/tags", "/api/version")
     for path in paths:

@@ -365,11 +365,20 @@ class Compatible:
         return _iso(max((folder.stat().st_mtime for folder in folders), default=self.started))
 
     def _details(self) -> dict[str, Any]:
-        runtime = self.service.work.captioner.runtimes[0]
+        captioner = self.service.work.captioner
         return {
-            "parent_model": "", "format": runtime, "family": "sightline", "families": ["sightline"],
-            "parameter_size": "", "quantization_level": "",
+            "parent_model": "", "format": captioner.runtimes[0], "family": "sightline", "families": ["sightline"],
+            "parameter_size": _parameter_size(sum(backend.parameters for backend in captioner.backends)),
+            "quantization_level": "",
         }  # fmt: skip
+
+
+def _parameter_size(count: int) -> str:
+    """As Ollama writes it: 27.12M, 1.5B."""
+    for unit, least, digits in (("B", 10**9, 1), ("M", 10**6, 2), ("K", 10**3, 0)):
+        if count >= least:
+            return f"{count / least:.{digits}f}{unit}"
+    return str(count)
 
 
 def _only_loads(body: Body) -> bool:
