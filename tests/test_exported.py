@@ -11,12 +11,16 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
 import torch
+from commands import Command
 from exporting import pictures, tiny_checkpoint
 
+from sightline.bulk import job
+from sightline.bulk.ray import choose_actors
 from sightline.engine import backend
 from sightline.engine import captioner as captioner_module
 from sightline.engine.captioner import load
@@ -92,21 +96,74 @@ def test_an_exported_model_captions_without_torch(exported_folders: tuple[Path, 
     assert done.stdout.strip() == load(exported_folders[0]).caption(tmp_path / "noise.png").sentence()
 
 
-@pytest.mark.parametrize("verb", [["bulk"], ["watch", "--once"]])
-def test_jobs_of_the_default_model_do_not_import_torch(tmp_path: Path, verb: list[str]) -> None:
+@pytest.fixture
+def folder_of_one_photo(tmp_path: Path) -> Path:
     (tmp_path / "photos").mkdir()
     pictures()[0].save(tmp_path / "photos" / "noise.png")
     os.utime(tmp_path / "photos" / "noise.png", (0, 0))
-    arguments = [*verb, str(tmp_path / "photos"), "-o", str(tmp_path / "out.csv")]
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("verb", [["bulk"], ["watch", "--once"]])
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_jobs_of_onnxruntime_do_not_import_torch(
+    folder_of_one_photo: Path, exported_folders: tuple[Path, Path], tmp_path: Path, verb: list[str], has_gpu: bool
+) -> None:
+    """With a GPU torch runs the default model, which has a checkpoint; a folder of graphs alone runs on the CPU."""
+    model = exported_folders[1] if has_gpu else DEFAULT_MODEL
+    arguments = [*verb, str(folder_of_one_photo), "-o", str(tmp_path / "out.csv"), "--model", str(model)]
     script = (
         "import sys\nfrom sightline.bulk import job\nfrom sightline.cli import run\n"
-        "job.may_have_gpu = lambda: False\n"  # with a GPU torch runs the model
+        f"job.may_have_gpu = lambda: {has_gpu}\n"
         f"sys.exit(run({arguments!r}) or 'torch' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(captioner_module.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("verb", [["bulk"], ["watch", "--once"]])
+@pytest.mark.parametrize("runtime", ["auto", "onnx"])
+def test_beside_a_gpu_graphs_run_on_the_cpu_unless_a_gpu_is_asked_for(
+    command: Command,
+    folder_of_one_photo: Path,
+    exported_folders: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+    runtime: str,
+) -> None:
+    monkeypatch.setattr(job, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    table = tmp_path / "out.csv"
+    outcome = command(
+        *verb, folder_of_one_photo, "-o", table, "--model", exported_folders[1], "--runtime", runtime, "--workers", 0
+    )
+    assert outcome.code == 0, outcome.err
+    assert len(table.read_text().splitlines()) == 2
+
+
+def test_auto_is_the_gpu_where_every_model_has_a_checkpoint(
+    exported_folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    trained, exported = exported_folders
+    assert job.choose_device("auto", [trained], "auto") == "cuda"
+    assert job.choose_device("auto", [], "auto") == "cuda"  # the default model
+    assert job.choose_device("auto", [trained], "onnx") == "cpu"
+    assert job.choose_device("auto", [trained, exported], "auto") == "cpu"
+
+
+@pytest.mark.parametrize(("runtime", "device"), [("auto", "cuda"), ("onnx", "cpu")])
+def test_a_cluster_gives_its_gpus_to_checkpoints_only(
+    exported_folders: tuple[Path, Path], runtime: str, device: str
+) -> None:
+    cluster = SimpleNamespace(cluster_resources=lambda: {"GPU": 2, "CPU": 8})
+    options = job.BulkOptions(runtime=runtime)
+    assert choose_actors(cluster, exported_folders[:1], options, 4)[1] == device
+    assert choose_actors(cluster, exported_folders[1:], options, 4)[1] == "cpu"
 
 
 # Files that are broken, or not ours

@@ -17,10 +17,11 @@ from sightline.bulk.job_folder import BulkOutput, JobFolder
 from sightline.bulk.outputs import PhotoChanges, embed, find_exiftool, write_sidecars
 from sightline.data.tables import import_parquet
 from sightline.decoding import DecodingOptions
-from sightline.engine.captioner import Captioner, load
+from sightline.engine.captioner import Captioner, is_only_exported, load
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import counted, printable
 from sightline.io.progress import duration, meter
+from sightline.nn.hub import DEFAULT_MODEL, resolve
 from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")
@@ -78,7 +79,7 @@ def caption_all(
         find_exiftool()
     job = JobFolder(output)
     try:
-        device = "cpu" if cluster is not None else choose_device(options.device)
+        device = "cpu" if cluster is not None else choose_device(options.device, models, options.runtime)
         captioner = load(*models, device=device, runtime=options.runtime, datastore=options.datastore)
         chosen = captioner.options(**(decoding or {}))
         if not job.begin(inputs, options.part_size, identity(captioner, chosen, output, options), options.overwrite):
@@ -112,8 +113,9 @@ def identity(
     }
 
 
-def choose_device(name: str) -> str:
-    if name == "cpu" or (name == "auto" and not may_have_gpu()):
+def choose_device(name: str, models: Sequence[str | Path], runtime: str) -> str:
+    """A device that torch knows. "auto" is a GPU where there is one and the models can run there."""
+    if name == "cpu" or (name == "auto" and (needs_cpu(models, runtime) or not may_have_gpu())):
         return "cpu"
     try:
         import torch
@@ -126,6 +128,11 @@ def choose_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return name
+
+
+def needs_cpu(models: Sequence[str | Path], runtime: str) -> bool:
+    """Whether one of these models runs in onnxruntime only, and so on the CPU."""
+    return runtime == "onnx" or any(is_only_exported(resolve(model)) for model in models or (DEFAULT_MODEL,))
 
 
 def may_have_gpu() -> bool:

@@ -25,6 +25,7 @@ from sightline.bulk.job import (
     check_roots,
     conclude,
     count_workers,
+    needs_cpu,
     write_to_photos,
 )
 from sightline.bulk.job_folder import JobFolder, part_path, save_part
@@ -107,7 +108,8 @@ def _rows(
     parts = [{"part": part_to_text(part)} for part in job.unfinished_parts()]
     if not parts:
         return
-    actors, device, resources = _actors(ray, options, len(parts))
+    folders = [folder for folder in models if folder]
+    actors, device, resources = choose_actors(ray, folders, options, len(parts))
     workers = resources["num_cpus"] - 1 if options.workers is None else options.workers
     plan = {
         "here": str(Path.cwd()),
@@ -116,7 +118,7 @@ def _rows(
         "format": job.output.format,
         "roots": job.roots,
         "decoding": asdict(decoding),
-        "models": [folder.name if folder.parent == SHIPPED else str(folder.absolute()) for folder in models if folder],
+        "models": [folder.name if folder.parent == SHIPPED else str(folder.absolute()) for folder in folders],
         "device": device,
     }
     log.info("%s", f"{len(parts):,} parts on {actors} {'GPUs' if device == 'cuda' else 'CPU cores'}")
@@ -136,11 +138,14 @@ def map_on_actors(
         raise _original_error(error) from error
 
 
-def _actors(ray: Any, options: BulkOptions, parts: int) -> tuple[int, str, dict[str, Any]]:
+def choose_actors(
+    ray: Any, models: Sequence[Path], options: BulkOptions, parts: int
+) -> tuple[int, str, dict[str, Any]]:
     """How many actors, on which device, with which share of the cluster."""
     have = ray.cluster_resources()
     gpus, cores = int(have.get("GPU", 0)), int(have.get("CPU", 1))
-    if gpus and options.device in ("auto", "cuda"):
+    on_gpu = options.device == "cuda" or (options.device == "auto" and not needs_cpu(models, options.runtime))
+    if gpus and on_gpu:
         decoding = count_workers("cuda") if options.workers is None else options.workers
         return min(gpus, parts), "cuda", {"num_gpus": 1, "num_cpus": min(1 + decoding, max(1, cores // gpus))}
     if options.device not in ("auto", "cpu"):

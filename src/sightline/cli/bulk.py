@@ -137,7 +137,8 @@ def watch(
         batch_size=batch_size, workers=workers, sidecars=sidecar, embed=embed, include_unsure=include_unsure,
         min_confidence=min_confidence, overwrite=overwrite,
     )  # fmt: skip
-    captioner = load(*(model or ()), device=choose_device(device), runtime=runtime, datastore=datastore)
+    device = choose_device(device, model or (), runtime)
+    captioner = load(*(model or ()), device=device, runtime=runtime, datastore=datastore)
     summary = run(folder, BulkOutput(Path(output), format, False), captioner, options, decoding, once)
     if once and summary.failed:
         complain(f"{counted(summary.failed, 'photo')} could not be captioned: see {printable(summary.errors)}")

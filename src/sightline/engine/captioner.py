@@ -348,12 +348,17 @@ def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
     return TorchBackend(load_checkpoint(folder), device)
 
 
+def is_only_exported(folder: Path) -> bool:
+    """Whether a folder holds an exported model and no checkpoint: onnxruntime runs it, on the CPU."""
+    return (folder / MANIFEST).is_file() and not ((folder / "config.json").is_file() and has_weights(folder))
+
+
 def _usable_export(folder: Path, device: str) -> Manifest | None:
     """A folder's export, if it should run: always where there is nothing else, never one of other weights."""
+    if is_only_exported(folder):
+        return Manifest.read(folder)
     if not (folder / MANIFEST).is_file():
         return None
-    if not ((folder / "config.json").is_file() and has_weights(folder)):
-        return Manifest.read(folder)
     if device != "cpu" or find_spec("onnxruntime") is None:
         return None
     manifest = Manifest.read(folder)
