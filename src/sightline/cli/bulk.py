@@ -40,7 +40,9 @@ Workers = Annotated[
     int | None,
     typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
 ]
-Device = Annotated[str, typer.Option("--device", help="Run the model on cpu, cuda, cuda:1, mps or auto.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Run the model on cpu, cuda, cuda:1, mps, or auto: cuda where possible.")
+]
 
 
 def bulk(

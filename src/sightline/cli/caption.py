@@ -67,7 +67,8 @@ def caption(
         bool, typer.Option("--include-unsure", help="With --alt: also print captions that are unsure.")
     ] = False,
     min_confidence: Annotated[
-        float, typer.Option("--min-confidence", min=0, max=1, help="With --alt: print only captions this confident.")
+        float,
+        typer.Option("--min-confidence", min=0, max=1, help="With --alt: leave out captions of a lower confidence."),
     ] = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="Print bare lower-case words, as JSON and CSV have them.")] = False,
     beam: Beam = None,
@@ -81,8 +82,8 @@ def caption(
 ) -> None:
     """Caption photos. For lists, shards and jobs that continue after a stop, see `sightline bulk`.
 
-    One photo gives its sentence, several give path<TAB>sentence. A photo that cannot be read costs a line on stderr and
-    exit code 1; the others are captioned. JSON and CSV have it, too, with its error.
+    One photo gives its sentence, several give path<TAB>sentence. If a photo cannot be read, a line on stderr says
+    why, the others are captioned, and the exit code is 1. JSON and CSV list it with its error.
     """
     form = _format({"json": as_json, "jsonl": jsonl, "csv": as_csv}, output)
     if alt and raw:

@@ -47,7 +47,9 @@ IncludeUnsure = Annotated[
 ]
 MinConfidence = Annotated[
     float,
-    typer.Option("--min-confidence", min=0, max=1, help="Write only captions this confident to sidecars and photos."),
+    typer.Option(
+        "--min-confidence", min=0, max=1, help="Leave captions of a lower confidence out of sidecars and photos."
+    ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Caption this many photos at once.")]
 Ray = Annotated[

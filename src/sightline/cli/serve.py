@@ -23,16 +23,16 @@ def serve(
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes any free one.")] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file", help="Ask for the bearer token in this file.", show_default="SIGHTLINE_TOKEN, if set"
         ),
     ] = None,
-    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Of a request.")] = 20 * 2**20,
-    max_pixels: Annotated[int, typer.Option("--max-pixels", help="Of a photo.")] = 50_000_000,
-    max_photos: Annotated[int, typer.Option("--max-photos", help="Of a request.")] = 16,
+    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Largest request, in bytes.")] = 20 * 2**20,
+    max_pixels: Annotated[int, typer.Option("--max-pixels", help="Largest photo, in pixels.")] = 50_000_000,
+    max_photos: Annotated[int, typer.Option("--max-photos", help="Most photos in one request.")] = 16,
     queue: Annotated[int, typer.Option("--queue", help="Photos in flight at once; beyond that clients get 429.")] = 64,
     batch: Annotated[int, typer.Option("--batch", help="Photos captioned at once.")] = 16,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for a request, upload included.")] = 30,

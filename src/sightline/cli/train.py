@@ -101,7 +101,9 @@ def pseudo_caption(
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="A model folder; several make an ensemble.", show_default="the default"),
+        typer.Option(
+            "--model", "-m", help="A model folder; several make an ensemble.", show_default="the default model"
+        ),
     ] = None,
     objects: Annotated[
         Path | None, typer.Option("--objects", help="Object labels of the photos: keep only captions that agree.")
