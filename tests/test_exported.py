@@ -125,7 +125,7 @@ def test_jobs_of_onnxruntime_do_not_import_torch(
 
 @pytest.mark.parametrize("verb", [["bulk"], ["watch", "--once"]])
 @pytest.mark.parametrize("runtime", ["auto", "onnx"])
-def test_beside_a_gpu_graphs_run_on_the_cpu_unless_a_gpu_is_asked_for(
+def test_beside_a_gpu_graphs_run_on_the_cpu(
     command: Command,
     folder_of_one_photo: Path,
     exported_folders: tuple[Path, Path],
