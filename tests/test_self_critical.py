@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from sightline.decoding import sampling
 from sightline.errors import ConfigError
 from sightline.evaluation.metrics.cider import CiderReward
 from sightline.tokenizers import TOKENIZERS
-from sightline.training.objectives.self_critical import SelfCritical
+from sightline.training.objectives.self_critical import END, SelfCritical
 
 
 @pytest.fixture
@@ -132,6 +133,20 @@ def test_the_truth_penalty_counts_distinct_objects_that_the_photo_lacks(caption,
     assert none.item() == 0 and found.item() == false
     assert after.item() == pytest.approx(before.item() - 0.25 * false)
     assert before.item() > 1
+
+
+def test_bleu_is_added_to_the_reward_by_its_weight():
+    references = [["a red dog runs"], ["a cat"]]
+    tokenizer = TOKENIZERS["word"].train([text for texts in references for text in texts], min_count=1, max_length=8)
+    context = SimpleNamespace(tokenizer=tokenizer, references=references, sources=["", ""], objects=[None, None])
+    plain, mixed = SelfCritical(pad=0), SelfCritical(pad=0, bleu=0.5)
+    for objective in (plain, mixed):
+        objective.prepare(None, context)
+    (before, _), (after, _) = (own._rewards([0, 1], [["a", "red", "dog", END]] * 2) for own in (plain, mixed))
+    # "a red dog <end>" against "a red dog runs <end>": 4 of 4 words, 2 of 3, 1 of 2 and 0 of 1 longer n-grams, each
+    # with one more; a word too short. Against "a cat <end>": 2 of 4 words, no longer n-gram, long enough.
+    bleu = [(3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4) * math.exp(1 - 5 / 4), (2 / 4 * 1 / 4 * 1 / 3 * 1 / 2) ** (1 / 4)]
+    assert (after - before).tolist() == pytest.approx([0.5 * value for value in bleu], abs=1e-6)
 
 
 def test_each_source_of_a_mixture_counts_its_own_document_frequencies():

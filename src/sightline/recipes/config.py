@@ -153,6 +153,7 @@ class SelfCritical(Section):
     baseline: Literal["mean", "greedy"] = "mean"
     temperature: Positive = 1.0
     truth_penalty: Annotated[float, Field(ge=0)] = 0.0  # taken off the reward for each object the photo lacks
+    bleu: Annotated[float, Field(ge=0)] = 0.0  # weight of the caption's BLEU-4 beside CIDEr-D
 
 
 class Distillation(Section):

@@ -47,6 +47,13 @@ class Bleu:
         columns = np.concatenate([plain * penalty[:, None], plain], axis=1)  # (images, 8)
         return dict(zip(self.keys, columns.T))
 
+    def smoothed(self, captions: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
+        """BLEU-4 of each caption by itself, with one more match and one more n-gram of every order above the first."""
+        statistics = self.statistics(captions, references)
+        statistics[:, 1:LONGEST] += 1
+        statistics[:, LONGEST + 1 : 2 * LONGEST] += 1
+        return self.per_image(statistics)[f"bleu_{LONGEST}"]
+
 
 def _row(caption: list[str], references: list[list[str]]) -> list[int]:
     matches, totals = [], []

@@ -12,7 +12,9 @@ In a mixture of datasets each source counts its own document frequencies, as eva
 Flickr8k, where every fourth photo shows one, and much in COCO.
 
 With ``truth_penalty`` a caption also loses that much for every object it names that the photo does not show. This needs
-photos with labelled objects; those without labels are rewarded by CIDEr-D alone.
+photos with labelled objects; those without labels lose nothing. With ``bleu`` a caption also earns that much times its
+BLEU-4, smoothed by one n-gram of each order above the first (Lin and Och, 2004), since few captions match four words in
+a row: CIDEr-D looks at rare words, BLEU at every phrase.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from sightline.data.loader import Batch
 from sightline.decoding import DecodingOptions, decode, sample
 from sightline.engine.torch_backend import TorchDecoder
 from sightline.errors import ConfigError
+from sightline.evaluation.metrics.bleu import Bleu
 from sightline.evaluation.metrics.chair import Mention, check_categories, mentions
 from sightline.evaluation.metrics.cider import CiderReward
 from sightline.evaluation.metrics.ptb import tokenize
@@ -51,10 +54,11 @@ class SelfCritical(Objective):
         baseline: Literal["mean", "greedy"] = "mean",
         temperature: float = 1.0,
         truth_penalty: float = 0.0,
+        bleu: float = 0.0,
     ):
         super().__init__()
         self.pad, self.samples, self.baseline, self.temperature = pad, samples, baseline, temperature
-        self.truth_penalty = truth_penalty
+        self.truth_penalty, self.bleu = truth_penalty, bleu
         if baseline == "mean" and samples < 2:
             raise ConfigError("objective.samples=1 leaves no other sample to compare with; set 2 or baseline='greedy'")
 
@@ -66,6 +70,7 @@ class SelfCritical(Objective):
         for source, captions in zip(context.sources, context.references):
             self.source_indices.append((source, len(references[source])))
             references[source].append([[*tokenize(text), END] for text in captions])
+        self.references = references
         self.cider = {source: CiderReward(texts) for source, texts in references.items()}
         self.max_length = context.tokenizer.max_length
         if not self.truth_penalty:
@@ -122,14 +127,17 @@ class SelfCritical(Objective):
         """Each caption's reward, and how many different objects it names that its photo lacks: both (R,)."""
         positions = [self.source_indices[photo] for photo in photos]
         found = [self.cider[source].score([index], [words])[0] for (source, index), words in zip(positions, texts)]
-        cider = torch.tensor(found, dtype=torch.float32)
-        false_objects = torch.zeros_like(cider)
+        rewards = torch.tensor(found, dtype=torch.float32)
+        if self.bleu:
+            references = [self.references[source][index] for source, index in positions]
+            rewards += self.bleu * torch.tensor(Bleu().smoothed(texts, references), dtype=torch.float32)
+        false_objects = torch.zeros_like(rewards)
         if self.truth_penalty:
             for row, (photo, words) in enumerate(zip(photos, texts)):
                 if (labels := self.objects[photo]) is not None:
                     named = _mentions(" ".join(words).removesuffix(END))
                     false_objects[row] = len({mention.categories for mention in named if not mention.is_in(labels)})
-        return cider - self.truth_penalty * false_objects, false_objects
+        return rewards - self.truth_penalty * false_objects, false_objects
 
     def _texts(self, tokens: Tensor) -> list[list[str]]:
         """The words of each caption, with the end symbol where it has one."""
