@@ -115,6 +115,20 @@ def test_int8_arithmetic_is_near_and_multiplies_integers(large_graph: onnx.Model
         assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 
 
+def test_int8_products_do_not_overflow() -> None:
+    """The greatest ones: on CPUs with AVX2 but without VNNI instructions two of them exceed 16 bits."""
+    ones = onnx.numpy_helper.from_array(np.ones((64, 32), np.float32), "ones")
+    given, result = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, side])
+        for name, side in (("x", 64), ("y", 32))
+    )
+    node = onnx.helper.make_node("MatMul", ["x", "ones"], ["y"], "product")
+    graph = onnx.helper.make_graph([node], "graph", [given], [result], initializer=[ones])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    (found,) = open_session(int8_arithmetic(model).SerializeToString()).run(None, {"x": np.ones((1, 64), np.float32)})
+    assert found == pytest.approx(np.full((1, 32), 64.0), rel=1e-3)
+
+
 @pytest.mark.parametrize(("precision", "nearest", "farthest"), [("float32", 0.0, 1e-5), ("int8", 1e-5, 0.05)])
 def test_an_encoder_runs_in_onnxruntime(precision: Literal["float32", "int8"], nearest: float, farthest: float) -> None:
     torch.manual_seed(0)

@@ -267,6 +267,8 @@ def open_session(
     # Three sessions have three sets of threads: those that wait in a loop take the cores from those that compute.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")
+    # Else sums of int8 products overflow on CPUs with AVX2 but without VNNI instructions, which changes captions.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     try:
         values = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
