@@ -115,13 +115,17 @@ def test_the_page_shows_probabilities_alternatives_and_other_captions() -> None:
     for word in explanation.caption.words:
         assert f'<span class="number">{word.probability:.0%}</span>' in text
         assert f"gate β {word.gate:.2f}" in text
-    assert text.count("Alternatives") == len(explanation.caption.words)
+    assert text.count("Probability as the next word") == len(explanation.caption.words)
+    assert "Confidence is another number" not in text  # of a model that is not calibrated
     assert all(other.sentence() in text for other in explanation.caption.others)
     assert f"{explanation.caption.confidence:.0%} confidence" in text
 
 
 def test_one_probability_for_a_word_and_its_alternatives_in_the_order_of_the_numbers() -> None:
-    """The chosen word is among them wherever its number stands; below 1% only the chosen one is shown."""
+    """The chosen word is among them wherever its number stands; below 1% only the chosen one is shown.
+
+    The word's level has the number that it was made from, since “sure” beside 30% contradicts itself.
+    """
     first = Word("dog", 0.3, peaked(), calibrated=0.93, alternatives=(("cat", 0.4), ("cow", 0.1), ("emu", 0.009)))
     second = Word("runs", 0.004, peaked(), calibrated=0.4, alternatives=(("<end>", 0.9),))
     others = (Caption("a cow", (), -1.0, calibrated=0.2), Caption("a cat", (), -2.0, calibrated=0.7))
@@ -133,10 +137,12 @@ def test_one_probability_for_a_word_and_its_alternatives_in_the_order_of_the_num
         ("", "cat", "40%"), (" class=chosen", "dog", "30%"), ("", "cow", "10%"),
         ("", "(the end)", "90%"), (" class=chosen", "runs", "&lt;1%"),
     ]  # fmt: skip
-    assert re.findall(r'class="level" data-level="(\w+)">(\w+)<', text) == [("sure", "sure"), ("doubtful", "doubtful")]
+    levels = re.findall(r'class="level" data-level="(\w+)">([^<]+)<', text)
+    assert levels == [("sure", "sure: 93% confidence"), ("doubtful", "doubtful: 40% confidence")]
     assert 'data-level="likely"' in text and "likely: 71% confidence" in text
     assert "Of 100 captions with this confidence, about 71 are right" in text
-    assert text.count("How likely the model found each word here") == 2
+    assert text.count("The model’s own probabilities, given the words before.") == 2
+    assert text.count("Confidence is another number") == 2
 
 
 def test_what_attention_shows_is_not_called_the_origin_of_a_word() -> None:

@@ -90,6 +90,10 @@ class Word:
         """The calibrated confidence as a word; empty where the model is not calibrated."""
         return level_of(self.calibrated)
 
+    def certainty(self) -> str:
+        """For a person: the level with its number; empty where the model is not calibrated."""
+        return f"{self.level}: {self.confidence:.0%} confidence" if self.level else ""
+
     def as_dict(self) -> dict[str, Any]:
         fields = {"text": self.text, "probability": round(self.probability, 4)}
         return fields if self.calibrated is None else {**fields, "confidence": round(self.calibrated, 4)}

@@ -7,7 +7,8 @@ import { Sentence } from "./sentence";
 import type { CaptionResult, Frame, Word } from "./types";
 
 const REPLAY_MS = 1200; // for each word
-const CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out.";
+const CHOICES = "The model’s own probabilities, given the words before. Those below 1% are left out.";
+const CONFIDENCE = " Confidence is another number: the probability that people use the word for this photo, too.";
 
 export class ResultView {
   result: CaptionResult | null = null;
@@ -109,11 +110,12 @@ export class ResultView {
 
   private detailsOf(word: Word): HTMLElement[] {
     const level = this.result?.calibrated ? levelOf(word.confidence) : "", gate = word.gate === null ? "" : `gate ${word.gate.toFixed(2)}`;
-    const facts = make("p", "facts level", [level, gate].filter(Boolean).join(" · ")), ranking = make("ol", "ranking");
+    const certainty = level && `${level}: ${Math.round(100 * word.confidence)}% confidence`;
+    const facts = make("p", "facts level", [certainty, gate].filter(Boolean).join(" · ")), ranking = make("ol", "ranking");
     facts.dataset.level = level;
     const chosen = { text: word.text, share: word.probability, chosen: true };
     ranking.append(...rows([chosen, ...word.alternatives.map((other) => ({ text: other.text, share: other.probability }))]));
-    return [make("h2", "", word.text), facts, make("h3", "label", "Alternatives"), ranking, make("p", "quiet", CHOICES)];
+    return [make("h2", "", word.text), facts, make("h3", "label", "Probability as the next word"), ranking, make("p", "quiet", CHOICES + (level ? CONFIDENCE : ""))];
   }
 
   private moveSelection(event: KeyboardEvent): void {

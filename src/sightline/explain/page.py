@@ -33,7 +33,9 @@ LEGENDS = {
     "changes the word: the rest of the photo and the words before are enough.",
 }
 GATE = " The gate says how much the photo, rather than the words before, decided the word."
-CHOICES = "How likely the model found each word here, given the words before it; words below 1% are left out."
+ALTERNATIVES = "Probability as the next word"
+CHOICES = "The model’s own probabilities, given the words before. Those below 1% are left out."
+CONFIDENCE = " Confidence is another number: the probability that people use the word for this photo, too."
 END = "(the end)"
 LEAST = 0.01  # of a probability that is shown
 
@@ -130,14 +132,15 @@ def _tools(caption: Caption) -> str:
 
 
 def _panel(word: Word, unchanged: bool) -> str:
-    """The word and its alternatives, all with the model's probability; the calibrated confidence is given in words."""
-    facts = " · ".join([*([word.level] if word.level else []), *_gate(word)])
+    """The word with its calibrated confidence, then the word among its alternatives with the model's probabilities."""
+    facts = " · ".join([*filter(None, [word.certainty()]), *_gate(word)])
+    note = CHOICES + (CONFIDENCE if word.level else "")
     dark = '<p class="quiet">Hiding no part of the photo changes this word.</p>' if unchanged else ""
     level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""
     choices = [(word.text, word.probability), *((_shown(text), share) for text, share in word.alternatives)]
     return (
-        f'<section class="panel" hidden><h2>{escape(word.text)}</h2>{level}{dark}<h3 class="label">Alternatives</h3>'
-        f'{_ranking("ranking", choices, chosen=word.text)}<p class="quiet">{CHOICES}</p></section>\n'
+        f'<section class="panel" hidden><h2>{escape(word.text)}</h2>{level}{dark}<h3 class="label">{ALTERNATIVES}</h3>'
+        f'{_ranking("ranking", choices, chosen=word.text)}<p class="quiet">{note}</p></section>\n'
     )
 
 
