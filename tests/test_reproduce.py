@@ -50,6 +50,28 @@ def test_a_dry_run_says_what_to_give_for_its_placeholders(command: Command, tmp_
     assert lines.count("# ") == 1
 
 
+def test_a_dry_run_needs_no_datasets(command: Command, tiny_flickr8k: Path, tmp_path: Path) -> None:
+    """Folders that do not exist are taken for datasets by their names, then in order; other commands need them."""
+    row, rest = "dinov2-coco-scst", ("--runs", tmp_path, "--files", tmp_path)
+    (tmp_path / "dinov2_vits14.safetensors").touch()
+    for given, used in {
+        ("my-flickr8k", "photos"): ("photos", "my-flickr8k"),
+        ("one", "two"): ("one", "two"),
+        (str(tiny_flickr8k), "two"): ("two", str(tiny_flickr8k)),
+    }.items():
+        folders = [word for folder in given for word in ("--data", folder)]
+        lines = command("reproduce", row, *folders, *rest, "--dry-run").out.splitlines()
+        notes = [line for line in lines if line.startswith("# ")]
+        absent = {used[0]: "coco", used[1]: "flickr8k"}
+        absent.pop(str(tiny_flickr8k), None)
+        assert sorted(notes) == sorted(
+            f"# {folder} does not exist yet: taken for the dataset {name}" for folder, name in absent.items()
+        )
+        assert lines[len(notes)].startswith(f"sightline train dinov2-coco --data {used[0]} --data {used[1]} ")
+    outcome = command("reproduce", row, "--data", "one", "--data", "two", *rest)
+    assert outcome.code == 1 and outcome.complaints == ["error: one does not exist: check the path of the dataset"]
+
+
 def test_a_row_is_made_again_stage_by_stage(
     plan: Path, tiny_flickr8k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

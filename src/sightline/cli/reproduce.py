@@ -54,7 +54,7 @@ def reproduce(
         _list_rows(known, published)
         return
     stages = known.stages_of(known.row(row))
-    paths = Paths(_datasets(known, row, data or []), files, runs, library_weights)
+    paths = Paths(_datasets(known, row, data or [], dry_run), files, runs, library_weights)
     commands = list(steps(known, row, paths))
     if dry_run:
         for line in _placeholders(known, row, paths, stages):
@@ -93,17 +93,30 @@ def _list_rows(plans: Plans, published: Mapping[str, Any]) -> None:
     console().print(table)
 
 
-def _datasets(plans: Plans, row: str, data: list[str]) -> dict[str, str]:
-    """The folders given, by the format that the plan names them by."""
+def _datasets(plans: Plans, row: str, data: list[str], dry_run: bool) -> dict[str, str]:
+    """The folders given, by the format that the plan names them by.
+
+    A dry run takes folders that do not exist for the datasets that are left, those of their names first.
+    """
     from sightline.data import find_format
 
     found: dict[str, str] = {}
+    future = [path for path in data if dry_run and not Path(path).exists()]
     for path in data:
+        if path in future:
+            continue
         name = find_format(path)
         if name in found:
             raise ConfigError(f"{printable(found[name])} and {printable(path)} both are {name}: give one")
         found[name] = path
     needed = plans.datasets_of(plans.row(row))
+    left = [name for name in needed if name not in found]
+    for name in [*left]:
+        if path := next((path for path in future if name in Path(path).name.lower()), ""):
+            found[name] = path
+            future.remove(path)
+            left.remove(name)
+    found.update(zip(left, future))
     if data and (absent := [name for name in needed if name not in found]):
         given = ", ".join(f"{printable(path)} is {name}" for name, path in found.items())
         raise ConfigError(f"{row} needs the dataset {absent[0]} ({given}): add --data with its folder")
@@ -118,6 +131,9 @@ def _placeholders(plans: Plans, row: str, paths: Paths, stages: Mapping[str, Sta
         shown, given = (" and ".join(f"{name}/" for name in absent), " ".join(["--data FOLDER"] * len(absent)))
         what = "the folder of that dataset" if len(absent) == 1 else "the folders of these datasets"
         lines.append(f"{shown} below: {what} on your machine; give {given} to have it in the commands")
+    for name, path in paths.data.items():
+        if not Path(path).exists():
+            lines.append(f"{printable(path)} does not exist yet: taken for the dataset {name}")
     weights = {stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set}
     names = {name for stage in stages.values() for name in stage.files()}
     names -= weights if paths.library_weights else set()
