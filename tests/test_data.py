@@ -12,7 +12,7 @@ from drawings import DEV, DRAWINGS, EVERY, LISTS, TEST, TRAIN
 from layouts import SIZES, caption_rows, coco_annotations, draw_all, error_message, karpathy, names, sizes, write_csv
 
 from sightline.data import DATASETS, load_dataset, verify_images
-from sightline.data.dataset import FAULTS, Dataset, Report
+from sightline.data.dataset import FAULTS, Dataset, Report, mix
 from sightline.errors import ConfigError, DataError
 
 # Flickr8k
@@ -44,7 +44,7 @@ def test_flickr8k_as_images_and_captions_txt(tmp_path: Path) -> None:
     write_csv(tmp_path / "captions.txt", [["image", "caption"], *caption_rows()])
     dataset = load_dataset(tmp_path)
     assert dataset.name == "flickr8k" and sizes(dataset) == {"train": 8, "val": 2, "test": 2}
-    assert "drawn at random with seed 0" in str(dataset.report) and dataset.report.ok
+    assert "divided at random with seed 0" in str(dataset.report) and dataset.report.ok
     published = {drawing.name: drawing.captions for drawing in EVERY}
     assert all(example.captions == published[example.name] for example in dataset.splits["train"])
     assert dataset.splits == load_dataset(tmp_path, seed=0).splits
@@ -163,7 +163,9 @@ def test_coco_annotations_with_val_halved(tmp_path: Path) -> None:
     EVERY[0].draw().save(root / "test2017" / "000.jpg")
     dataset = load_dataset(root)
     assert dataset.name == "coco" and sizes(dataset) == SIZES and dataset.report.ok
-    assert "half of val drawn at random with seed 0" in str(dataset.report)
+    assert "test is not given: val was divided at random with seed 0 into 2 test and 2 val photos" in str(
+        dataset.report
+    )
     assert names(dataset, "val") | names(dataset, "test") == {drawing.name for drawing in DEV + TEST}
     assert all(example.name.isdigit() for example in dataset.splits["test"])
 
@@ -276,8 +278,11 @@ def test_an_emptied_split_is_fatal(tiny_flickr8k: Path) -> None:
 def test_random_split_is_announced_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     draw_all(tmp_path)
     write_csv(tmp_path / "captions.csv", [["image", "caption"], *caption_rows()])
-    load_dataset(tmp_path, seed=7)
-    assert "drawn at random with seed 7" in caplog.text
+    dataset = load_dataset(tmp_path, seed=7)
+    assert caplog.text.count("divided at random with seed 7") == 1
+    assert "divided at random with seed 7" in str(dataset.report)
+    assert "at random" not in dataset.report.without_notes()  # training logs it after the warning
+    assert "at random" not in mix([dataset, dataset]).report.without_notes()
 
 
 def test_splits_are_reached_by_their_common_names(tiny_flickr8k: Path) -> None:
@@ -318,4 +323,4 @@ def test_a_dataset_here_is_told_by_its_name(
     monkeypatch.chdir(tiny_flickr8k)
     for here in (".", "mine.csv", "Flickr8k_text/.."):
         assert f" in {tiny_flickr8k}: 8 train" in load_dataset(here).report.title
-    assert f"{tiny_flickr8k}: no split is published here" in caplog.text
+    assert f"{tiny_flickr8k}: train, val and test are not given" in caplog.text

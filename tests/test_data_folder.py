@@ -22,7 +22,10 @@ def test_folder_with_a_table(tmp_path: Path, delimiter: str, columns: tuple[str,
     for source in (tmp_path, path):
         dataset = load_dataset(source)
         assert dataset.name == "folder" and sizes(dataset) == {"train": 8, "val": 2, "test": 2}
-        assert "no split is published here" in str(dataset.report) and dataset.report.ok
+        divided = (
+            "train, val and test are not given: divided at random with seed 0 into 8 train, 2 val and 2 test photos"
+        )
+        assert divided in str(dataset.report) and dataset.report.ok
 
 
 def test_folder_with_split_column_and_paths(tmp_path: Path) -> None:

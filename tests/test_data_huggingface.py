@@ -117,7 +117,7 @@ def test_a_dataset_with_one_split_is_divided_at_random(kept: Path) -> None:
     write_parquet(alone / "data.parquet", range(8))
     dataset = load_dataset(f"hf:{alone}")
     assert sum(len(dataset.examples(split)) for split in ("train", "val", "test")) == 8
-    assert any("drawn at random" in note for note in dataset.report.notes)
+    assert any("divided at random" in note for note in dataset.report.notes)
 
 
 def test_a_model_is_trained_and_scored_on_it(kept: Path, tmp_path: Path, command: Command) -> None:

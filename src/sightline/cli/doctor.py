@@ -151,7 +151,7 @@ def complete(path: str, found: list[Dataset]) -> Iterator[Finding]:
 
     dataset = load_dataset(path)
     found.append(dataset)
-    yield "ok" if dataset.report.ok else "note", str(dataset.report)
+    yield "ok" if dataset.report.ok else "note", dataset.report.without_notes()
     with meter("opening photos") as update:
         failures = verify_images(dataset, update)
     for failure in failures[:20]:

@@ -178,7 +178,7 @@ class DatasetBuilder:
             share = max(1, round(len(everything) * self.held_out))
             val, test, train = everything[:share], everything[share : 2 * share], everything[2 * share :]
             sizes = f"{len(train):,} train, {len(val):,} val and {len(test):,} test photos"
-            self.note(f"no split is published here: {sizes} drawn at random with seed {seed}")
+            self.note(f"train, val and test are not given: divided at random with seed {seed} into {sizes}")
             return {"train": train, "val": val, "test": test}
         splits: dict[str, list[Image]] = {split: [] for split in SPLITS}
         for path in everything:
@@ -194,7 +194,8 @@ class DatasetBuilder:
                 shuffled.shuffle(splits[other])
                 middle = len(splits[other]) // 2
                 splits[absent], splits[other] = splits[other][:middle], splits[other][middle:]
-                self.note(f"no {absent} split is published here: half of {other} drawn at random with seed {seed}")
+                sizes = f"{len(splits[absent]):,} {absent} and {len(splits[other]):,} {other} photos"
+                self.note(f"{absent} is not given: {other} was divided at random with seed {seed} into {sizes}")
         return splits
 
     def _why(self) -> str:

@@ -66,12 +66,16 @@ class Example:
 
 @dataclass
 class Report:
-    """What was found wrong, counted, with a few examples each; ``notes`` are decisions worth knowing."""
+    """What was found wrong, counted, with a few examples each; ``notes`` are decisions worth knowing.
+
+    The report of a mixture contains those of its ``sources``.
+    """
 
     title: str = ""
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    sources: list[Report] = field(default_factory=list)
 
     def add(self, fault: str, example: str) -> None:
         self.counts[fault] = self.counts.get(fault, 0) + 1
@@ -89,13 +93,21 @@ class Report:
         return f"{count:,} " + (words if count != 1 else " ".join(ONE.get(word, word) for word in words.split()))
 
     def __str__(self) -> str:
-        lines = [self.title, *(f"  {note}" for note in self.notes)]
+        return "\n".join(self._lines(with_notes=True))
+
+    def without_notes(self) -> str:
+        """For logs, where the notes stand already: each was a warning while the dataset was read."""
+        return "\n".join(self._lines(with_notes=False))
+
+    def _lines(self, with_notes: bool) -> list[str]:
+        lines = [self.title, *(f"  {note}" for note in self.notes if with_notes)]
+        lines += [f"  {line}" for source in self.sources for line in source._lines(with_notes)]
         for fault in FAULTS:
             if fault in self.counts:
                 shown = self.examples[fault][:3]
                 more = ", …" if self.counts[fault] > len(shown) else ""
                 lines.append(f"  {self.describe(fault)}: {', '.join(shown)}{more}")
-        return "\n".join(lines)
+        return lines
 
 
 @dataclass(frozen=True)
@@ -144,12 +156,11 @@ def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None 
 def mix(datasets: Sequence[Dataset]) -> Dataset:
     """One dataset of all of them. An example's name becomes ``source/name``, its source the dataset's name."""
     names = source_names(datasets)
-    report = Report(notes=[])
+    report = Report(sources=[dataset.report for dataset in datasets])
     splits: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for name, dataset in zip(names, datasets):
         if not dataset.splits.get("train"):
             raise DataError(f"{dataset.name} in {dataset.root} has no train split: a source to train on needs one")
-        report.notes.append(str(dataset.report))
         for split in SPLITS:
             examples = dataset.splits.get(split, [])
             splits[split] += [replace(example, name=f"{name}/{example.name}", source=name) for example in examples]

@@ -65,7 +65,7 @@ def train(
     check_tracker(tracker)
     paths = [data] if isinstance(data, str | Path) else data
     dataset = paths if isinstance(paths, Dataset) else load_datasets(paths, format)
-    log.info("%s", dataset.report)
+    log.info("%s", dataset.report.without_notes())
     return Trainer(recipe, dataset, Path(output), resume, tracker).run()
 
 
