@@ -136,8 +136,9 @@ def test_a_run_says_whether_it_passed_the_model_it_started_from(my_captions: Pat
 
 
 def test_an_epochs_scores_are_told_as_in_the_tables():
-    line = epoch_line({"epoch": 2, "train_nll": 2.5, "cider": 1.3789, "bleu_4": 0.278, "minutes": 1.25, "best": True})
-    assert line == "epoch 3: train 2.500, CIDEr-D 137.9, BLEU-4 27.8, minutes 1.2  (best so far)"
+    losses = {"train_nll": 2.5, "val_nll": 2.75, "val_nll_per_character": 0.5}
+    line = epoch_line({"epoch": 2, **losses, "cider": 1.3789, "bleu_4": 0.278, "minutes": 1.25, "best": True})
+    assert line == "epoch 3: train loss 2.500, val loss 2.750, CIDEr-D 137.9, BLEU-4 27.8, minutes 1.2  (best so far)"
 
 
 @pytest.mark.parametrize(("metric", "name"), [("cider", "CIDEr-D"), ("bleu_4", "BLEU-4"), ("loss", "CIDEr-D")])

@@ -23,6 +23,7 @@ from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
 from sightline.recipes.config import load_recipe, parse_recipe, recipe_names
 from sightline.tokenizers.base import normalise
+from sightline.training.setup import build_parts
 from sightline.training.state import read_history
 from sightline.training.trainer import Trainer, train
 
@@ -296,9 +297,18 @@ def test_a_finished_run_resumed_stays_as_it_is(tiny_flickr8k, tmp_path):
 
 def test_resuming_where_nothing_is_to_be_resumed_warns_and_begins(tiny_flickr8k, tmp_path, caplog):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run", resume=True)
-    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    _, warning = [record.message for record in caplog.records if record.levelname == "WARNING"]  # after: few val photos
     assert warning == f"--resume found nothing to resume in {tmp_path / 'run'}: this is a new run, from the beginning"
     assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("photos", "warned"), [(1, True), (49, True), (50, False)])
+def test_few_val_photos_are_warned_of(photos: int, warned: bool, tiny_flickr8k, caplog):
+    dataset = load_dataset(tiny_flickr8k)
+    (first, *_) = dataset.examples("val")
+    build_parts(parse_recipe(TINY), replace(dataset, splits=dataset.splits | {"val": [first] * photos}))
+    size = "1 val photo" if photos == 1 else f"{photos} val photos"
+    assert (f"scores on only {size} are uncertain" in caplog.text) == warned
 
 
 def test_drawing_from_random_weights_is_warned_of(tiny_flickr8k, tmp_path, caplog):

@@ -33,6 +33,7 @@ from sightline.training.objectives.distillation import teacher_captions, teacher
 
 log = logging.getLogger("sightline.training")
 PER_WORD = ("decoder.embedding.vectors.weight", "decoder.output.weight", "decoder.output.bias")  # a row for each word
+FEW_PHOTOS = 50  # in val: scores on fewer are uncertain
 
 
 @dataclass
@@ -125,6 +126,11 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     val = first_of_each_source(dataset.examples("val"), training.val_photos)
     if not val:
         raise DataError(f"{dataset.name} in {dataset.root} has no val split: add a source that has one with --data")
+    if len(val) < FEW_PHOTOS:
+        size = counted(len(val), "val photo")
+        log.warning(
+            "scores on only %s are uncertain, and so is the choice of the best epoch: use more, if you can", size
+        )
     weights = photo_weights(train, data.weights)
     teacher = load_teacher(recipe.objective) if isinstance(recipe.objective, Distillation) else None
     train_captions = [example.captions for example in train]

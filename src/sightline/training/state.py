@@ -189,11 +189,10 @@ def start_tracker(accelerator: Accelerator, folder: Path, recipe: dict[str, Any]
 
 def epoch_line(record: dict[str, Any]) -> str:
     shown = {
-        "train": ("train_nll", "{:.3f}"),
+        "train loss": ("train_nll", "{:.3f}"),
         "reward": ("train_reward", "{:.3f}"),
         "false objects": ("train_false_objects", "{:.3f}"),
-        "val": ("val_nll", "{:.3f}"),
-        "per char": ("val_nll_per_character", "{:.3f}"),
+        "val loss": ("val_nll", "{:.3f}"),
         METRIC_NAMES["cider"]: ("cider", "{:.1f}"),
         METRIC_NAMES["bleu_4"]: ("bleu_4", "{:.1f}"),
         "minutes": ("minutes", "{:.1f}"),
