@@ -421,6 +421,22 @@ def test_the_page_lists_the_best_first_and_no_photo_twice(evaluated: Evaluation)
 # The command
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a dog", "1 different caption of 2, 2 different words, 2.0 words each; the most frequent, 2 times: a dog"),
+        (None, ""),
+    ],
+)
+def test_a_caption_given_more_than_once_is_named(
+    command: Command, perfect: dict[str, str], tiny_flickr8k_kept: Path, tmp_path: Path, text: str | None, shown: str
+):
+    write_results(tmp_path / "results.json", {name: text or own for name, own in perfect.items()})
+    scored = command("score", tmp_path / "results.json", "--references", tiny_flickr8k_kept, "--metrics", "bleu")
+    assert scored.code == 0, scored.err
+    assert shown in scored.out and ("most frequent" in scored.out) == bool(text)
+
+
 def test_the_command_scores_people_and_objects(command: Command, tiny_flickr8k: Path, tmp_path: Path):
     names = [example.name for example in load_dataset(tiny_flickr8k).examples("test")]
     labels = tmp_path / "labels.json"
@@ -432,6 +448,7 @@ def test_the_command_scores_people_and_objects(command: Command, tiny_flickr8k: 
     assert done.code == 0
     assert "CHAIR, objects" in done.out
     assert "captions:people's, seed 0" in done.out
+    assert "2 different captions of 2" in done.out and "most frequent" not in done.out
     results = tmp_path / "out" / "captions.json"
     scored = command("score", results, "--references", tiny_flickr8k, "--objects", labels, "--metrics", "chair")
     assert scored.code == 0
