@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import ENVIRONMENT, Command, process, tiny_recipe
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import sightline
@@ -276,6 +277,22 @@ def test_models_name_the_dataset_of_their_scores_and_installed_runtimes(
     assert "torch" not in command("models").out.replace("sightline", "")
     monkeypatch.setattr(models, "find_spec", lambda name: None)
     assert "none: onnxruntime is not installed" in command("models").out
+
+
+def test_models_show_whole_paths_on_a_narrow_terminal(
+    command: Command, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("a-long-name-" * 8) / ("another-" * 15)
+    shutil.copytree(tiny_model, folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    header, row = command("models", folder).out.splitlines()  # no terminal: a line for each model
+    assert header.startswith("model ") and row.rstrip().endswith(f" {folder}")
+    terminal = Console(width=80, force_terminal=True)
+    monkeypatch.setattr(sys.modules["sightline.cli.models"], "console", lambda: terminal)
+    lines = command("models", folder).out.splitlines()
+    assert lines[0] == folder.name
+    assert lines[-1].split() == ["folder", str(folder)]
+    assert "  calibrated   no" in lines
 
 
 def test_models_without_any_say_what_to_do(command: Command, tiny_model: Path, tmp_path: Path, own_model: Path):

@@ -37,17 +37,10 @@ def models(
 ) -> None:
     """List models, with sizes and scores on val. Also: the dataset of these scores, whether they are calibrated, and
     which installed runtimes run them."""
-    from rich.table import Table
-
     from sightline.nn.hub import SHIPPED, large_folders
 
-    table = Table("model", "encoder", "decoder", box=None, pad_edge=False)
-    for column in ("parameters", "MB", *(f"val {METRIC_NAMES[key]}" for key in VAL_SCORES)):
-        table.add_column(column, justify="right")
-    for column in ("val of", "calibrated", "runtimes"):
-        table.add_column(column)
-    table.add_column("folder", overflow="fold")
-    failed, found = False, 0
+    rows: list[list[str]] = []
+    failed = False
     listed = set[Path]()
     clones = dict.fromkeys(folder.parent.resolve() for folder in large_folders()[:-1])
     for given in paths or (SHIPPED, *clones, models_folder(), Path("runs")):
@@ -60,13 +53,12 @@ def models(
                 continue
             listed.add(folder.resolve())
             try:
-                table.add_row(*_row(folder, given))
-                found += 1
+                rows.append(_row(folder, given))
             except CheckpointError as error:
                 complain(f"error: {error}")
                 failed = True
-    if found:
-        console().print(table)
+    if rows:
+        _show(rows)
     elif not failed:
         complain("no models here: train one (`sightline recipes` lists how) or name a folder")
     if failed:
@@ -193,6 +185,29 @@ def is_model(folder: Path) -> bool:
     needed = [name for name in FILES if name != WEIGHTS]
     whole = all((folder / name).is_file() for name in needed) and has_weights(folder)
     return whole or (folder / EXPORTED).is_file()
+
+
+def _show(rows: list[list[str]]) -> None:
+    """One table, or where the terminal is too narrow for it a paragraph for each model: no path is broken."""
+    from rich.table import Table
+
+    numbers = ("parameters", "MB", *(f"val {METRIC_NAMES[key]}" for key in VAL_SCORES))
+    names = ("model", "encoder", "decoder", *numbers, "val of", "calibrated", "runtimes", "folder")
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    printer = console()
+    needed = printer.measure(table, options=printer.options.update(width=100_000)).maximum
+    if needed <= printer.width or not printer.is_terminal:
+        printer.width = max(needed, printer.width)
+        printer.print(table)
+        return
+    for number, (model, *values) in enumerate(rows):
+        typer.echo(("\n" if number else "") + model)
+        for name, value in zip(names[1:], values):
+            typer.echo(f"  {name:<{max(map(len, names))}}  {value}")
 
 
 def _row(folder: Path, given: Path) -> list[str]:
