@@ -142,7 +142,7 @@ def test_a_table_that_bulk_wrote_is_scored(
     assert (whole.code, whole.complaints) == (0, [])
     assert "flickr8k:all|images:12|" in whole.out
     wrong = command("score", output, "--references", tiny_flickr8k_kept, "--split", "foo")
-    assert (wrong.code, wrong.complaints) == (2, ["error: there is no split 'foo': choose train, val or test"])
+    assert (wrong.code, wrong.complaints) == (2, ["error: there is no split 'foo': choose train, val, test or all"])
 
 
 @pytest.mark.parametrize("photos", [1, 2])

@@ -75,8 +75,17 @@ def test_what_cannot_run_is_reported_in_one_line(
         load(model, runtime="onxx")
     with pytest.raises(CheckpointError, match=r"config.json, model.safetensors, tokenizer.json missing"):
         load(out, runtime="torch")
-    with pytest.raises(ConfigError, match="device is 'cuda' but an exported model runs on the CPU"):
+    only = (
+        "device is 'cuda' but an exported model runs on the CPU; this folder has no weights for torch: use device='cpu'"
+    )
+    with pytest.raises(ConfigError, match=only):
         load(out, device="cuda")
+    both = shutil.copytree(model, tmp_path / "both")
+    shutil.copy(out / "sightline.json", both)
+    with pytest.raises(
+        ConfigError, match="device is 'cuda' but an exported model runs on the CPU; use runtime='torch'"
+    ):
+        load(both, device="cuda", runtime="onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match="needs onnxruntime: pip install onnxruntime"):
         load(out)

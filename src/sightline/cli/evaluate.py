@@ -241,11 +241,11 @@ def show_scores(result: Evaluation, title: str) -> None:
             sources.add_row(name, *(percent(scores[key]) if key in scores else "" for key in keys))
         printer.print(sources)
     different = counted(len(set(result.captions.values())), "different caption")
-    line = f"{different} of {len(result.images)}, {variety['vocabulary']} different words, "
-    line += f"{variety['mean_length']:.1f} words each"
+    summary = f"{different} of {len(result.images)}, {variety['vocabulary']} different words, "
+    summary += f"{variety['mean_length']:.1f} words each"
     if (times := int(variety["most_repeated_count"])) > 1:
-        line += f"; the most frequent, {times} times: {variety['most_repeated']}"
-    for line in (line, result.signature):
+        summary += f"; the most frequent, {times} times: {variety['most_repeated']}"
+    for line in (summary, result.signature):
         printer.print(line, markup=False, soft_wrap=True)
 
 

@@ -30,6 +30,17 @@ SPLIT_NAMES = {
     "testing": "test",
 }
 
+
+def split_name(split: str, *others: str) -> str:
+    """Train, val or test, whatever a user calls it; ``others`` are further words that a caller takes."""
+    known = SPLIT_NAMES.get(split.lower(), split.lower())
+    names = (*SPLITS, *others)
+    if known not in names:
+        choices = f"{', '.join(names[:-1])} or {names[-1]}"
+        raise ConfigError(f"there is no split {printable(repr(split))}: choose {choices}")
+    return known
+
+
 # Each fault with the words the report uses for it, in the order it lists them.
 FAULTS = {
     "unreadable_row": "rows could not be read and were left out",
@@ -121,10 +132,7 @@ class Dataset:
 
     def examples(self, split: str) -> list[Example]:
         """The examples of one split; "dev" and the like mean val."""
-        known = SPLIT_NAMES.get(split.lower())
-        if known is None:
-            raise ConfigError(f"there is no split {printable(repr(split))}: choose train, val or test")
-        return self.splits[known]
+        return self.splits[split_name(split)]
 
     def all_examples(self) -> list[Example]:
         """The examples of all splits, by name."""

@@ -335,7 +335,9 @@ def _open_backend(folder: Path, device: str, runtime: str) -> Backend:
         from sightline.engine.backend import OnnxBackend
 
         if device != "cpu":
-            raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; use runtime='torch'")
+            advice = "this folder has no weights for torch: use device='cpu'"
+            advice = advice if is_only_exported(folder) else "use runtime='torch'"
+            raise ConfigError(f"device is {device!r} but an exported model runs on the CPU; {advice}")
         return OnnxBackend(folder, manifest)
     check_model_folder(folder)  # before torch is asked for: it would not help
     try:

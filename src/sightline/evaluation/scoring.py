@@ -30,7 +30,7 @@ from sightline.data import (
     with_objects,
     write_results,
 )
-from sightline.data.dataset import SPLIT_NAMES, SPLITS
+from sightline.data.dataset import SPLITS, split_name
 from sightline.data.reading import read_json
 from sightline.data.tables import TABLES, captions_of_examples
 from sightline.decoding import DecodingOptions
@@ -159,7 +159,7 @@ def evaluate(
         captions, failures = _caption(captioner, examples, batch_size, options)
         failed = {failure.source for failure in failures}
         examples = [example for example in examples if str(example.image) not in failed]
-    where = [f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", f"images:{len(examples)}"]
+    where = [f"{dataset.name}:{split_name(split)}", f"images:{len(examples)}"]
     made = describe(captioner, captioner.options(**options)) if captioner else ["captions:given"]
     result = _score(captions, examples, where, made, scorers, chair, resamples)
     trained = _train_photos(captioner) if captioner else None
@@ -197,7 +197,7 @@ def evaluate_people(
             examples.append(replace(example, captions=others))
     if not examples:
         raise DataError(f"no photo of {dataset.name} {split} has two captions: people cannot be scored against people")
-    where = [f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", f"images:{len(examples)}"]
+    where = [f"{dataset.name}:{split_name(split)}", f"images:{len(examples)}"]
     made = [f"captions:people's, seed {seed}"]
     result = _score(
         captions,
@@ -266,12 +266,9 @@ def reference_examples(
     """The photos of a dataset's split or, for "all", of the whole, or of a COCO annotations file; and their name in
     the signature."""
     if isinstance(source, Dataset) or not (Path(source).is_file() and Path(source).suffix == ".json"):
-        if split.lower() == "all":
-            dataset = _load(source, format, objects, seed=None)
-            return f"{dataset.name}:all", dataset.all_examples()
-        dataset = _load(source, format, objects)
-        examples = dataset.examples(split)
-        return f"{dataset.name}:{SPLIT_NAMES[split.lower()]}", examples
+        name = split_name(split, "all")
+        dataset = _load(source, format, objects, seed=None if name == "all" else 0)
+        return f"{dataset.name}:{name}", dataset.all_examples() if name == "all" else dataset.examples(name)
     name = Path(source).stem
     examples = [Example(NO_IMAGE, tuple(texts), image) for image, texts in read_references(source).items()]
     dataset = Dataset(name, Path(source).parent, {"test": examples}, Report())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data import Dataset, Example, load_dataset
+from sightline.data.dataset import split_name
 from sightline.engine.backend import as_array
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import Datastore
@@ -37,6 +38,7 @@ def build_datastore(
 
     Without a ``weight`` the best on the val photos is taken; 0 means that retrieval does not help there.
     """
+    split = split_name(split, "all")
     dataset = data if isinstance(data, Dataset) else load_dataset(data, format)
     captioner = model if isinstance(model, Captioner) else load(*([model] if model else []))
     examples = dataset.examples("train" if split == "all" else split)
