@@ -60,7 +60,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
-        pass
+        """Requests are not printed among the tests' output."""
 
 
 @contextmanager

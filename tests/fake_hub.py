@@ -50,7 +50,7 @@ class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        pass
+        """Requests are not printed among the tests' output."""
 
     def do_GET(self) -> None:
         self._note()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,9 @@ def disk(request: pytest.FixtureRequest, photos: list[Path], tmp_path: Path) -> 
         pytest.skip("a disk can only be made by root")
     shutil.copy(photos[0], folder)
     if request.param == "full":
-        with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096):
-                pass
+        with pytest.raises(OSError, match="No space left"), (folder / "filler").open("wb", buffering=0) as file:
+            for _ in range(64 // 4 + 1):
+                file.write(b"x" * 4096)
     else:
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     yield folder
