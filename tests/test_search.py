@@ -153,6 +153,14 @@ def test_a_table_without_captions_is_one_line(command: Command, tmp_path: Path, 
     assert reason in outcome.err
 
 
+@pytest.mark.parametrize("name", ["failed.json", "failed.jsonl"])
+def test_a_table_may_begin_with_a_photo_that_failed(name: str, tmp_path: Path) -> None:
+    rows = [{"source": "broken.jpg", "error": "it is cut off"}, {"source": "dog.jpg", "caption": "a dog"}]
+    lines = json.dumps(rows) if name.endswith("json") else "\n".join(map(json.dumps, rows))
+    (tmp_path / name).write_text(lines, encoding="utf-8")
+    assert [(one.source, one.text) for one in read_captions(tmp_path / name)] == [("dog.jpg", "a dog")]
+
+
 def test_damaged_tables_and_wrong_names_are_one_line(command: Command, tmp_path: Path, table: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{")
     (tmp_path / "a.parquet").write_text("words")

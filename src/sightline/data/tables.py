@@ -36,6 +36,8 @@ def read_captions(table: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         return
     columns: tuple[str, str] | None = None
     for row in read_rows(table):
+        if not columns and row.get("error") and not any(name in row for name in CAPTION):
+            continue  # JSON names no columns that a photo has no values of: one that failed has no caption
         columns = columns or _columns(row, table)
         source, texts = row.get(columns[0]), row.get(columns[1])
         for text in texts if isinstance(texts, list) else [texts]:
@@ -44,7 +46,7 @@ def read_captions(table: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
-    """The names of the columns of photos and of captions, by the first row."""
+    """The names of the columns of photos and of captions, by the first row with a caption."""
     source = next((name for name in (*SOURCE, *IMAGE) if name in row), "")
     caption = next((name for name in CAPTION if name in row), "")
     if not (source and caption):
