@@ -30,7 +30,7 @@ from sightline.types import METRIC_NAMES
 LABELS = {  # short: the tables have many columns
     key: name.replace("BLEU-", "B").replace("brevity penalty", "BP") for key, name in METRIC_NAMES.items()
 }
-SHORT = ("bleu_1", "bleu_4", "meteor", "rouge_l")  # the others are on the page of all scores
+SHORT = ("bleu_1", "bleu_4", "meteor")  # the others are on the page of all scores
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 README_ROWS = {
     "clip-coco-long": "CLIP ViT-B/16 + transformer, COCO and Flickr8k, the large model",
@@ -128,7 +128,7 @@ def _system(folder: Path, name: str, row: Row, shipped: bool) -> list[str]:
 
 def coco_systems(folder: Path) -> str:
     """One line per system on COCO's test photos, best first: CHAIR next to CIDEr-D."""
-    keys = ("cider", "chair_i", "chair_s", "bleu_4", "meteor", "rouge_l")
+    keys = ("cider", "chair_i", "chair_s", "bleu_4", "meteor")
     lines = []
     for name, row in read_rows(folder).items():
         if row.test:
