@@ -76,7 +76,7 @@ def test_weights_say_how_often_an_epoch_has_a_photo() -> None:
 def test_a_weight_of_an_unknown_source_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"names 'coko' \(did you mean 'coco'\?\); there is coco, flickr8k"):
         photo_weights(examples(coco=1, flickr8k=1), {"coko": 2.0})
-    with pytest.raises(ConfigError, match="one dataset only, which needs no weight"):
+    with pytest.raises(ConfigError, match="one dataset only, and it has no name here"):
         photo_weights([Example(Path("a"), ("x",), "a")], {"coco": 2.0})
 
 

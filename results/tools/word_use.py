@@ -11,7 +11,8 @@ Self-critical training narrows the vocabulary. Three ways to widen it again, non
 - --match T favours content words that the model expects less often than people write them, both counted on training
   captions: T times the logarithm of their ratio is added.
 
-Prints the scores (times 100) and the number of different words on the first val photos of each dataset.
+Prints the scores (times 100) and the number of different words on the first val photos of each dataset. --save writes
+the changed model, for a training that starts from it.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from torch import Tensor
 
 from add_row import BATCH, captions_from_cache
 from script import named, parser, run
-from sightline.data import Dataset, load_dataset
-from sightline.engine.captioner import Captioner, load
+from sightline.data import Dataset, Example, load_dataset
+from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
 from sightline.evaluation.calibration import FUNCTION_WORDS
 from sightline.evaluation.metrics import score
-from sightline.nn.checkpoint import CaptionModel, load_checkpoint
-from sightline.training.feature_cache import FeatureCache
+from sightline.nn.checkpoint import CaptionModel, load_checkpoint, save_checkpoint
+from sightline.nn.hub import resolve
+from sightline.tokenizers import Tokenizer
+from sightline.training.feature_cache import PRECISIONS, FeatureCache
 
-PRECISION = "bfloat16"
 RARE = 5  # a word counts as if it occurred at least so often
 COUNTED = 2500  # training photos of each dataset, two captions each
+JUDGES = 5  # captions of a photo that self-critical training uses, too: their features are cached
 
 
 def average(model: CaptionModel, other: CaptionModel, share: float) -> None:
@@ -55,19 +58,20 @@ def frequency_shift(captioner: Captioner, datasets: Sequence[Dataset]) -> Tensor
         for example in dataset.examples("train"):
             for text in example.captions:
                 counts += torch.bincount(torch.tensor(captioner.tokenizer.encode(text)[1:]), minlength=len(counts))
-    content, logarithms = _content(captioner), counts.clamp(min=RARE).log()
+    content, logarithms = content_words(captioner.tokenizer), counts.clamp(min=RARE).log()
     usual = (counts * logarithms)[content].sum() / counts[content].sum()
     return torch.where(content, usual - logarithms, 0.0)
 
 
 @torch.no_grad()
-def match_shift(captioner: Captioner, model: CaptionModel, datasets: Sequence[Dataset]) -> Tensor:
-    tokenizer = captioner.tokenizer
+def match_shift(
+    tokenizer: Tokenizer, model: CaptionModel, photos: Sequence[Sequence[Example]], precision: str = "bfloat16"
+) -> Tensor:
+    """The logarithms of the ratios, counted on some training photos of each dataset."""
     written, expected = torch.zeros(2, len(tokenizer.tokens))
-    for dataset in datasets:
-        several = [example for example in dataset.examples("train") if len(example.captions) > 1]
-        chosen = random.Random(0).sample(several, min(COUNTED, len(several)))
-        cache = FeatureCache(model.encoder, chosen, grid=model.decoder.uses_grid, precision=PRECISION).fill()
+    for dataset in photos:
+        chosen = random.Random(0).sample(dataset, min(COUNTED, len(dataset)))
+        cache = FeatureCache(model.encoder, chosen, grid=model.decoder.uses_grid, precision=precision).fill()
         for start in range(0, len(chosen), BATCH):
             rows = range(start, min(start + BATCH, len(chosen)))
             for caption in (0, 1):
@@ -77,27 +81,27 @@ def match_shift(captioner: Captioner, model: CaptionModel, datasets: Sequence[Da
                 real = targets != tokenizer.pad
                 expected += logits[real].softmax(-1).sum(0)
                 written += torch.bincount(targets[real], minlength=len(written))
-    return torch.where(_content(captioner), ((written + 2) / (expected + 2)).log(), 0.0)
+    return torch.where(content_words(tokenizer), ((written + 2) / (expected + 2)).log(), 0.0)
 
 
-def _content(captioner: Captioner) -> Tensor:
-    words = captioner.tokenizer.tokens
-    return torch.tensor([word.isalpha() and word not in FUNCTION_WORDS for word in words])
+def content_words(tokenizer: Tokenizer) -> Tensor:
+    return torch.tensor([word.isalpha() and word not in FUNCTION_WORDS for word in tokenizer.tokens])
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parser(__doc__)
-    options.add_argument("run", type=Path)
+    options.add_argument("model", help="a run, or default")
     options.add_argument("--data", action="append", required=True)
     options.add_argument("--photos", type=int, default=500, help="val photos of each dataset")
     options.add_argument("--average", metavar="RUN=SHARE")
     options.add_argument("--frequency", type=float, default=0.0)
     options.add_argument("--match", type=float, default=0.0)
+    options.add_argument("--precision", choices=PRECISIONS, default="bfloat16", help="of the features")
+    options.add_argument("--save", type=Path, metavar="RUN")
     chosen = options.parse_args(arguments)
-    captioner = load(chosen.run, runtime="torch")
-    (backend,) = captioner.backends
-    assert isinstance(backend, TorchBackend)
-    model, datasets = backend.model, [load_dataset(data) for data in chosen.data]
+    checkpoint = load_checkpoint(resolve(chosen.model))
+    model, datasets = checkpoint.model, [load_dataset(data) for data in chosen.data]
+    captioner = Captioner([TorchBackend(checkpoint)])
     if chosen.average:
         ((other, share),) = named([chosen.average]).items()
         average(model, load_checkpoint(other).model, float(str(share)))
@@ -105,14 +109,17 @@ def main(arguments: Sequence[str]) -> None:
     if chosen.frequency:
         shift += chosen.frequency * frequency_shift(captioner, datasets)
     if chosen.match:
-        shift += chosen.match * match_shift(captioner, model, datasets)
+        judged = [[e for e in dataset.examples("train") if len(e.captions) >= JUDGES] for dataset in datasets]
+        shift += chosen.match * match_shift(captioner.tokenizer, model, judged, chosen.precision)
     output = model.decoder.get_submodule("output")
     assert isinstance(output, torch.nn.Linear)
     with torch.no_grad():
         output.bias.add_(shift)
+    if chosen.save:
+        save_checkpoint(chosen.save, checkpoint)
     for dataset in datasets:
         examples = dataset.examples("val")[: chosen.photos]
-        captions = captions_from_cache(captioner, examples, PRECISION)
+        captions = captions_from_cache(captioner, examples, chosen.precision)
         texts = [captions[example.name] for example in examples]
         found = score(texts, [example.captions for example in examples], metrics=["bleu", "meteor", "cider"])
         scores = ", ".join(f"{name} {100 * found[name]:.1f}" for name in ("cider", "bleu_4", "meteor"))

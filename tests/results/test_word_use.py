@@ -38,10 +38,10 @@ def test_a_word_the_model_never_expects_is_favoured(finished_run: Path, tiny_fli
     captioner, dataset = load(finished_run, runtime="torch"), load_dataset(tiny_flickr8k_kept)
     model = captioner.backends[0].model
     word = captioner.tokenizer.encode(_content_words(captioner, dataset)[-1])[1]
-    before = word_use.match_shift(captioner, model, [dataset])
+    before = word_use.match_shift(captioner.tokenizer, model, [dataset.examples("train")])
     with torch.no_grad():
         model.decoder.output.bias[word] -= 20
-    after = word_use.match_shift(captioner, model, [dataset])
+    after = word_use.match_shift(captioner.tokenizer, model, [dataset.examples("train")])
     assert after[word] > before[word]
 
 

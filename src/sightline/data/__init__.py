@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Protocol
 
 from sightline.data import coco, flickr8k, flickr30k, folder, shards
-from sightline.data.dataset import SPLITS, Dataset, Example, Report, first_of_each_source, mix, verify_images
+from sightline.data.dataset import (
+    SPLITS,
+    Dataset,
+    Example,
+    Report,
+    check_sources,
+    first_of_each_source,
+    mix,
+    verify_images,
+)
 from sightline.data.huggingface import is_hub_name
 from sightline.data.huggingface import load as load_from_hub
 from sightline.data.objects import find_objects, read_objects, with_objects
@@ -21,6 +30,7 @@ __all__ = [
     "Dataset",
     "Example",
     "Report",
+    "check_sources",
     "find_format",
     "find_objects",
     "first_of_each_source",

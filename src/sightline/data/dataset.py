@@ -7,11 +7,11 @@ and tested in another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sightline.errors import ConfigError, DataError
+from sightline.errors import ConfigError, DataError, nearest
 from sightline.io.files import FileSlice, byte_count, content_digest, counted, printable
 from sightline.types import Failure
 
@@ -189,6 +189,14 @@ def first_of_each_source(examples: Sequence[Example], count: int) -> list[Exampl
         return list(examples)
     sources = dict.fromkeys(example.source for example in examples)
     return [own for name in sources for own in [e for e in examples if e.source == name][:count]]
+
+
+def check_sources(option: str, named: Iterable[str], sources: Iterable[str]) -> None:
+    """Refuse an option that names a source which the mixture does not have."""
+    sources = list(dict.fromkeys(sources))
+    if unknown := [name for name in named if name not in sources]:
+        known = ", ".join(filter(None, sources)) or "one dataset only, and it has no name here"
+        raise ConfigError(f"{option} names {unknown[0]!r}{nearest(unknown[0], sources)}; there is {known}")
 
 
 def source_names(datasets: Sequence[Dataset]) -> list[str]:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.data import Dataset, Example, first_of_each_source, read_text
+from sightline.data import Dataset, Example, check_sources, first_of_each_source, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
 from sightline.decoding.options import DecodingOptions, misfit
-from sightline.errors import CheckpointError, ConfigError, DataError, nearest
+from sightline.errors import CheckpointError, ConfigError, DataError
 from sightline.io.files import counted
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, load_model_tensors
 from sightline.nn.decoders import build_decoder, build_embedding
@@ -182,10 +182,7 @@ def photo_weights(examples: Sequence[Example], weights: dict[str, float]) -> lis
     """How often an epoch has each photo, by its source; None where all have it once."""
     if not weights:
         return None
-    sources = list(dict.fromkeys(example.source for example in examples))
-    if unknown := [name for name in weights if name not in sources]:
-        known = ", ".join(filter(None, sources)) or "one dataset only, which needs no weight"
-        raise ConfigError(f"data.weights names {unknown[0]!r}{nearest(unknown[0], sources)}; there is {known}")
+    check_sources("data.weights", weights, [example.source for example in examples])
     return [weights.get(example.source, 1.0) for example in examples]
 
 
