@@ -19,7 +19,7 @@ from sightline.types import ImageFeatures
 
 
 def test_every_objective_is_listed_by_its_recipe_name():
-    assert set(OBJECTIVES) == {"cross-entropy", "hard-attention", "self-critical", "distillation"}
+    assert set(OBJECTIVES) == {"cross-entropy", "hard-attention", "self-critical", "distillation", "self-distillation"}
 
 
 # -- cross-entropy ----------------------------------------------------------------------------------------------------

@@ -11,15 +11,13 @@ Self-critical training narrows the vocabulary. Three ways to widen it again, non
 - --match T favours content words that the model expects less often than people write them, both counted on training
   captions: T times the logarithm of their ratio is added.
 
-Prints the scores (times 100) and the number of different words on the first val photos of each dataset. --save writes
-the changed model, for a training that starts from it.
+Prints the scores (times 100) and the number of different words on the first val photos of each dataset.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,15 +25,17 @@ from torch import Tensor
 from add_row import BATCH, captions_from_cache
 from script import named, parser, run
 from sightline.data import Dataset, Example, load_dataset
+from sightline.data.loader import pad_captions
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError
-from sightline.evaluation.calibration import FUNCTION_WORDS
 from sightline.evaluation.metrics import score
-from sightline.nn.checkpoint import CaptionModel, load_checkpoint, save_checkpoint
+from sightline.nn.checkpoint import CaptionModel, load_checkpoint
 from sightline.nn.hub import resolve
 from sightline.tokenizers import Tokenizer
 from sightline.training.feature_cache import PRECISIONS, FeatureCache
+from sightline.training.objectives.self_distillation import content_words, missed_words
+from sightline.types import ImageFeatures
 
 RARE = 5  # a word counts as if it occurred at least so often
 COUNTED = 2500  # training photos of each dataset, two captions each
@@ -63,29 +63,22 @@ def frequency_shift(captioner: Captioner, datasets: Sequence[Dataset]) -> Tensor
     return torch.where(content, usual - logarithms, 0.0)
 
 
-@torch.no_grad()
 def match_shift(
     tokenizer: Tokenizer, model: CaptionModel, photos: Sequence[Sequence[Example]], precision: str = "bfloat16"
 ) -> Tensor:
-    """The logarithms of the ratios, counted on some training photos of each dataset."""
-    written, expected = torch.zeros(2, len(tokenizer.tokens))
-    for dataset in photos:
-        chosen = random.Random(0).sample(dataset, min(COUNTED, len(dataset)))
-        cache = FeatureCache(model.encoder, chosen, grid=model.decoder.uses_grid, precision=precision).fill()
-        for start in range(0, len(chosen), BATCH):
-            rows = range(start, min(start + BATCH, len(chosen)))
-            for caption in (0, 1):
-                tokens = [torch.tensor(tokenizer.encode(chosen[row].captions[caption])) for row in rows]
-                padded = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=tokenizer.pad)
-                logits, targets = model.decoder(cache.features(rows), padded[:, :-1]).logits, padded[:, 1:]
-                real = targets != tokenizer.pad
-                expected += logits[real].softmax(-1).sum(0)
-                written += torch.bincount(targets[real], minlength=len(written))
-    return torch.where(content_words(tokenizer), ((written + 2) / (expected + 2)).log(), 0.0)
+    """How often people write each word over how often the model expects it, on some photos of each dataset."""
 
+    def batches() -> Iterator[tuple[ImageFeatures, Tensor]]:
+        for dataset in photos:
+            chosen = random.Random(0).sample(dataset, min(COUNTED, len(dataset)))
+            cache = FeatureCache(model.encoder, chosen, grid=model.decoder.uses_grid, precision=precision).fill()
+            for start in range(0, len(chosen), BATCH):
+                rows = range(start, min(start + BATCH, len(chosen)))
+                for caption in (0, 1):
+                    texts = [[tokenizer.encode(chosen[row].captions[caption])] for row in rows]
+                    yield cache.features(rows), pad_captions(texts, tokenizer.pad)
 
-def content_words(tokenizer: Tokenizer) -> Tensor:
-    return torch.tensor([word.isalpha() and word not in FUNCTION_WORDS for word in tokenizer.tokens])
+    return missed_words(model, tokenizer, batches())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -97,7 +90,6 @@ def main(arguments: Sequence[str]) -> None:
     options.add_argument("--frequency", type=float, default=0.0)
     options.add_argument("--match", type=float, default=0.0)
     options.add_argument("--precision", choices=PRECISIONS, default="bfloat16", help="of the features")
-    options.add_argument("--save", type=Path, metavar="RUN")
     chosen = options.parse_args(arguments)
     checkpoint = load_checkpoint(resolve(chosen.model))
     model, datasets = checkpoint.model, [load_dataset(data) for data in chosen.data]
@@ -115,8 +107,6 @@ def main(arguments: Sequence[str]) -> None:
     assert isinstance(output, torch.nn.Linear)
     with torch.no_grad():
         output.bias.add_(shift)
-    if chosen.save:
-        save_checkpoint(chosen.save, checkpoint)
     for dataset in datasets:
         examples = dataset.examples("val")[: chosen.photos]
         captions = captions_from_cache(captioner, examples, chosen.precision)

@@ -23,6 +23,7 @@ Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # a damaged number must not build blocks until memory ends
 Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):
@@ -129,18 +130,18 @@ class EmbeddingSection(Section):
 class CrossEntropy(Section):
     name: Literal["cross-entropy"] = "cross-entropy"
     label_smoothing: Fraction = 0.0
-    doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
+    doubly_stochastic: NonNegative = 0.0
     tau: Positive = 1.0  # what attention to each cell should sum to over a caption
 
 
 class HardAttention(Section):
     name: Literal["hard-attention"]
     samples: Size = 1  # sequences of locations drawn for each caption
-    entropy: Annotated[float, Field(ge=0)] = 0.002
+    entropy: NonNegative = 0.002
     baseline_decay: Fraction = 0.9
     expectation: Fraction = 0.5  # share of photos whose sample is replaced by its expected value
-    score_weight: Annotated[float, Field(ge=0)] = 1.0  # 1: the exact gradient of the bound
-    doubly_stochastic: Annotated[float, Field(ge=0)] = 0.0
+    score_weight: NonNegative = 1.0  # 1: the exact gradient of the bound
+    doubly_stochastic: NonNegative = 0.0
     tau: Positive = 1.0
     label_smoothing: Fraction = 0.0
     baseline: Literal["own", "average"] = "own"  # "average", "caption": the paper's, much higher variance
@@ -152,8 +153,8 @@ class SelfCritical(Section):
     samples: Size = 5
     baseline: Literal["mean", "greedy"] = "mean"
     temperature: Positive = 1.0
-    truth_penalty: Annotated[float, Field(ge=0)] = 0.0  # taken off the reward for each object the photo lacks
-    bleu: Annotated[float, Field(ge=0)] = 0.0  # weight of the caption's BLEU-4 beside CIDEr-D
+    truth_penalty: NonNegative = 0.0  # taken off the reward for each object the photo lacks
+    bleu: NonNegative = 0.0  # weight of the caption's BLEU-4 beside CIDEr-D
 
 
 class Distillation(Section):
@@ -161,7 +162,7 @@ class Distillation(Section):
     teacher: str
     temperature: Positive = 1.0
     teacher_weight: Fraction = 0.7  # the rest goes to the human captions
-    feature_weight: Annotated[float, Field(ge=0)] = 0.0
+    feature_weight: NonNegative = 0.0
     init_from_teacher: bool = False  # start with its decoder, behind a linear map fitted to the features
     captions: Count = 0  # how many captions of each photo the teacher adds to the human ones
 
@@ -169,15 +170,22 @@ class Distillation(Section):
         return self.model_dump(exclude={"name", "captions"})
 
 
+class SelfDistillation(Section):
+    name: Literal["self-distillation"]
+    temperature: Positive = 0.7  # of the captions that the model draws for itself
+    # How strongly words are favoured that people use more often than the model; of a mixture, by source.
+    missed_words: NonNegative | dict[str, NonNegative] = 0.0
+
+
 class TrainingSection(Section):
     epochs: Size = 20
     batch_size: Size = 32  # photos
     optimizer: Literal["adamw", "adam", "rmsprop"] = "adamw"
     learning_rate: Positive = 5e-4
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: NonNegative = 0.01
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
     warmup: Fraction = 0.05  # of all steps
-    clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0: off
+    clip: NonNegative = 1.0  # gradient norm; 0: off
     precision: Literal["no", "bf16", "fp16"] = "no"
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the averaged weights; 0: off
     accumulate: Size = 1
@@ -213,7 +221,9 @@ Encoder = Annotated[
     Discriminator(_encoder_kind),
 ]
 Decoder = Annotated[LstmDecoder | AttentionLstmDecoder | TransformerDecoder, Field(discriminator="name")]
-Objective = Annotated[CrossEntropy | HardAttention | SelfCritical | Distillation, Field(discriminator="name")]
+Objective = Annotated[
+    CrossEntropy | HardAttention | SelfCritical | Distillation | SelfDistillation, Field(discriminator="name")
+]
 
 
 class Recipe(Section):
@@ -369,7 +379,7 @@ def _model_of(where: list[str], values: Mapping[str, Any]) -> type[Section] | No
     if where[0] in ("decoder", "objective", "encoder"):
         candidates: list[type[Section]] = [
             LstmDecoder, AttentionLstmDecoder, TransformerDecoder, CrossEntropy, HardAttention, SelfCritical,
-            Distillation,
+            Distillation, SelfDistillation,
         ]  # fmt: skip
         if where[0] == "encoder":
             return PatchEncoder if where[1] == "patches" else PretrainedEncoder
