@@ -18,13 +18,12 @@ import json
 import logging
 import os
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import Any
 
 from sightline.bulk.inputs import (
     FinishedPart,
@@ -38,6 +37,8 @@ from sightline.bulk.inputs import (
     read_parts,
     write_list,
 )
+from sightline.bulk.job_record import check_same, read_record
+from sightline.bulk.lock import lock_output
 from sightline.bulk.outputs import check_columns, merge, to_unicode, write_captions, write_failures
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.data.tables import import_parquet, read_rows
@@ -82,22 +83,8 @@ class BulkOutput:
         return self.path / "_job.json" if self.is_folder else self.path.with_name(self.path.name + ".job.json")
 
 
-class Change(NamedTuple):
-    """An option of a job that has changed: "with --beam 3 (now 5)", and how to undo it: "give --beam 3"."""
-
-    what: str
-    undo: str
-
-
 class JobFolder:
     """One output, locked by this process; `begin` lists the inputs or finds the list of an earlier run."""
-
-    options: ClassVar = {  # of the command line, by the names in a job's identity
-        "model": "--model", "format": "--output-format", "sidecars": "--sidecar", "embed": "--embed",
-        "inputs": "the inputs", "include_unsure": "--include-unsure", "min_confidence": "--min-confidence",
-        "beam": "--beam", "candidates": "--candidates", "sample": "--sample", "temperature": "--temperature",
-        "seed": "--seed", "part_size": "--part-size",
-    }  # fmt: skip
 
     def __init__(self, output: BulkOutput):
         self.output, self.folder = output, output.folder
@@ -109,7 +96,7 @@ class JobFolder:
         self.cwd = str(Path.cwd())  # relative names of photos are relative to this folder
         self.adds = False  # to a finished job, of which so many captions are kept; its parts come before the first part
         self.kept = self.first_part = 0
-        self._lock = _lock(self.folder / "_lock", output.path)
+        self._lock = lock_output(self.folder / "_lock", output.path)
 
     def begin(self, inputs: Sequence[str], part_size: int, identity: dict[str, Any], overwrite: bool = False) -> bool:
         """Begin a job, continue it, or add to a finished one; False where no input is left to caption.
@@ -125,7 +112,7 @@ class JobFolder:
             self._remove_temporary_files()
         known = read_record(self.folder / "_job.json")
         if known and not known.get("finished") and (self._exists() or not known["adds"]):
-            self._check_same(known, "an unfinished")
+            check_same(self.output.path, "an unfinished", known, self.identity)
             for part in sorted(self.folder.glob("part-*"))[:1]:  # one version wrote them all
                 check_columns(self.output.format, part)
             self.listing = Listing(**known["listing"])
@@ -135,7 +122,7 @@ class JobFolder:
             return True
         finished = None if overwrite or not self._exists() else read_record(self.output.record)
         if finished:
-            self._check_same(finished, "a finished")
+            check_same(self.output.path, "a finished", finished, self.identity)
         elif self._exists() and not overwrite:
             self._check_no_tables()
         new_list = self._inputs.with_name("_inputs.new.jsonl")
@@ -329,38 +316,6 @@ class JobFolder:
         with errors.open(encoding="utf-8", newline="") as file:
             return sum(1 for _ in csv.reader(file)) - 1 if format == "csv" else sum(1 for _ in file)
 
-    def _check_same(self, record: dict[str, Any], kind: str) -> None:
-        """Refuse a job of other inputs or options. How a finished one was cut into parts does not matter."""
-        names = self.identity.keys() if kind == "an unfinished" else self.identity.keys() - {"part_size"}
-        differ = [
-            name for name in self.identity if name in names and self.identity[name] != record["identity"].get(name)
-        ]
-        if differ:
-            changes = [change for name in differ for change in self._changes(name, record["identity"], self.identity)]
-            instead = "finish it with the same command"
-            if kind != "an unfinished":
-                instead = f"{' and '.join(change.undo for change in changes)}, choose another output"
-            raise ConfigError(
-                f"{printable(self.output.path)} holds {kind} job {', '.join(change.what for change in changes)}: "
-                f"{instead}, or begin again with --overwrite"
-            )
-
-    def _changes(self, name: str, before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
-        """How an option of a job has changed, with both values."""
-        old, new = before.get(name), now[name]
-        if name == "decoding":
-            known = old if isinstance(old, dict) else {}
-            return [change for key in new if known.get(key) != new[key] for change in self._changes(key, known, new)]
-        option = self.options.get(name)
-        if isinstance(new, bool) and option:
-            if new:
-                return [Change(f"without {option} (now with it)", f"leave out {option}")]
-            return [Change(f"with {option} (now without it)", f"give {option} again")]
-        was, is_now = (printable(_value_text(value)) for value in (old, new))
-        given = f"{option} {was}" if option else f"--set {name}={was}"
-        same = {"inputs": "name the same inputs", "model": "give the same --model (and --datastore)"}
-        return [Change(f"with {given} (now {is_now})", same.get(name, f"give {given}"))]
-
     def _write_record(self, path: Path, **facts: Any) -> None:
         record = {**facts, "skipped": self.skipped, "identity": self.identity}
         record |= {"listing": vars(self.listing), "roots": self.roots, "cwd": self.cwd}
@@ -392,13 +347,6 @@ class JobFolder:
             with suppress(OSError):  # then it stays: it does no harm, and an error here would hide the one before
                 self.folder.rename(discarded)
         shutil.rmtree(discarded, ignore_errors=True)
-
-
-def _value_text(value: Any) -> str:
-    """A value as it is given on the command line."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def name_key(name: str, cwd: str = "") -> str:
@@ -446,63 +394,3 @@ def save_part(folder: Path, format: str, finished: FinishedPart, several: bool) 
 
 def absolute(source: str) -> str:
     return source if "://" in source else os.path.abspath(os.path.expanduser(source))  # noqa: PTH100, PTH111
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{printable(path)} cannot be read ({error}): begin again with --overwrite") from None
-    names = {"identity", "listing", "roots", "skipped", "cwd", "adds", "kept", "first_part"}
-    if not (isinstance(record, dict) and names <= set(record)):
-        raise DataError(f"{printable(path)} is not a record of a job: begin again with --overwrite")
-    return record
-
-
-def _lock(lock: Path, output: Path) -> IO[str]:
-    """Lock an output for this run. The system releases the lock when the process ends, however it ends."""
-    while True:
-        with writing(output):
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            file = lock.open("a+", encoding="utf-8")
-        if not _try_lock(file):
-            holder = _holder(file)
-            raise ConfigError(
-                f"{printable(output)} is being written by another run ({holder}): wait for it, or choose another output"
-            )
-        try:
-            moved = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
-        except FileNotFoundError:
-            moved = True
-        if not moved:
-            with suppress(OSError):  # on a full disk nobody learns who holds the lock, but it is held
-                os.ftruncate(file.fileno(), 0)
-                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-            return file
-        file.close()  # another run finished and removed its folder meanwhile: try again
-
-
-def _holder(file: IO[str]) -> str:
-    with file:
-        try:
-            file.seek(0)
-            return file.readline().strip() or "another process"
-        except OSError:  # Windows locks it against reading, too
-            return "another process"
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -11,19 +11,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from sightline.bulk.engine import BulkEngine, BulkListener
 from sightline.bulk.inputs import FinishedPart, JobPart, Listing
-from sightline.bulk.job import (
-    BulkOptions,
-    BulkSummary,
-    check_roots,
-    count_workers,
-    identity,
-    write_to_photos,
-)
-from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key, read_record, table_keys
+from sightline.bulk.job import BulkOptions, BulkSummary, check_roots, count_workers, identity, write_to_photos
+from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key, table_keys
+from sightline.bulk.job_record import OPTIONS, check_same, read_record
 from sightline.bulk.outputs import (
     PhotoChanges,
     find_exiftool,
@@ -45,14 +39,12 @@ SETTLED = 10.0  # seconds; a file that was not modified for so long is complete
 FEWEST, MOST = 64, 1000  # photos between two saves; a save writes the whole table
 Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
 UNKNOWN: Stamp = (0, 0)
+# watch gives the options of sampling by --set
+OPTION_NAMES = {name: option for name, option in OPTIONS.items() if name not in ("sample", "temperature", "seed")}
 
 
 class GrowingTable(JobFolder):
     """A finished job's table to which parts are added; locked by this process."""
-
-    options: ClassVar = {  # watch gives those of sampling by --set
-        name: option for name, option in JobFolder.options.items() if name not in ("sample", "temperature", "seed")
-    }
 
     def __init__(self, output: BulkOutput):
         super().__init__(output)
@@ -81,7 +73,7 @@ class GrowingTable(JobFolder):
         record = read_record(self.output.record)
         if record is None:
             raise ConfigError(f"{printable(path)} exists and is no job's: choose another file, or give --overwrite")
-        self._check_same(record, "a finished")
+        check_same(path, "a finished", record, self.identity, OPTION_NAMES)
         self.cwd = record["cwd"]
         self.captioned = set(table_keys(path, self.cwd))
         for source, reason, size, modified in record.get("failures", ()):
