@@ -14,7 +14,7 @@ from typing import Any
 from sightline.bulk.engine import BulkEngine, BulkListener
 from sightline.bulk.inputs import FinishedPart, JobPart
 from sightline.bulk.job_folder import BulkOutput, JobFolder
-from sightline.bulk.outputs import PhotoChanges, embed, find_exiftool, write_sidecars
+from sightline.bulk.sidecars import PhotoChanges, embed, find_exiftool, write_sidecars
 from sightline.data.tables import import_parquet
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, is_only_exported, load

@@ -29,7 +29,7 @@ from sightline.bulk.job import (
     write_to_photos,
 )
 from sightline.bulk.job_folder import JobFolder, part_path, save_part
-from sightline.bulk.outputs import PhotoChanges
+from sightline.bulk.sidecars import PhotoChanges
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, MissingExtraError, SightlineError, install_command

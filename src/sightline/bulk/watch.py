@@ -18,14 +18,8 @@ from sightline.bulk.inputs import FinishedPart, JobPart, Listing
 from sightline.bulk.job import BulkOptions, BulkSummary, check_roots, count_workers, identity, write_to_photos
 from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key, table_keys
 from sightline.bulk.job_record import OPTIONS, check_same, read_record
-from sightline.bulk.outputs import (
-    PhotoChanges,
-    find_exiftool,
-    merge,
-    to_unicode,
-    write_captions,
-    write_failures,
-)
+from sightline.bulk.outputs import merge, to_unicode, write_captions, write_failures
+from sightline.bulk.sidecars import PhotoChanges, find_exiftool
 from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
