@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
 import os
@@ -28,6 +29,8 @@ PATIENCE = 120  # seconds: machines that run tests may have other work
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sightline.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 BOUNDARY = "----sightline"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
+MAX_BYTES = 4_000_000
+LIMITS = ("--max-bytes", MAX_BYTES, "--max-pixels", 2_000_000, "--max-photos", 4, "--timeout", PATIENCE)
 
 # The real command, but nothing is encoded while the file "gate" is missing, and request headers get half a second.
 GATED = """
@@ -179,3 +182,7 @@ def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """In a thread of its own: a browser test may have left its event loop running in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, coroutine).result()
+
+
+def encoded(photo: bytes) -> str:
+    return base64.b64encode(photo).decode()

@@ -2,79 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from decoder_cases import CELLS, LENGTH, VARIANTS, VOCABULARY, build, close, photos, words
 from torch import Tensor
 
 from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
 from sightline.nn.checkpoint import CaptionModel
-from sightline.nn.decoders import DECODERS, Decoder, build_decoder, build_embedding
-from sightline.nn.decoders.base import read_glove
+from sightline.nn.decoders import DECODERS, Decoder, build_decoder
 from sightline.nn.decoders.transformer import Attention, DecoderBlock, EncoderBlock
 from sightline.nn.encoders import build_encoder
 from sightline.types import ImageFeatures
 
-FEATURES, CELLS, VOCABULARY, LENGTH = 6, 4, 11, 7
-
-# Every registered decoder, and each of its options that changes how it computes.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "lstm": {"name": "lstm", "width": 8, "hidden": 10},
-    "attention-lstm": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5},
-    "attention-lstm without gate": {"name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5, "gate": False},
-    "hard attention, expectation": {
-        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "attend": "expectation",
-    },
-    "hard attention, most likely": {
-        "name": "attention-lstm", "mode": "hard", "width": 8, "hidden": 10, "attention": 5, "attend": "most-likely",
-    },
-    "attention-lstm, bilinear score": {
-        "name": "attention-lstm", "width": 8, "hidden": 10, "attention": 5, "score": "bilinear",
-    },
-    "transformer": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2},
-    "transformer without pooled": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "pooled": False},
-    "transformer with tied output": {"name": "transformer", "width": 8, "heads": 2, "blocks": 2, "tie_output": True},
-    "transformer with evidence maps": {
-        "name": "transformer", "width": 8, "heads": 2, "blocks": 2, "attention_maps": "evidence",
-    },
-    "transformer of the photo's width": {"name": "transformer", "width": 6, "heads": 3, "blocks": 1, "feedforward": 5},
-}  # fmt: skip
 WORD_VECTORS = {f"{name}, other word vectors": VARIANTS[name] | {"word_dimension": 3} for name in DECODERS}
 ALL = {**VARIANTS, **WORD_VECTORS}
-
-
-def build(options: dict[str, Any], seed: int = 0) -> Decoder:
-    torch.manual_seed(seed)
-    decoder = build_decoder(features=FEATURES, vocabulary=VOCABULARY, max_length=LENGTH, dropout=0.3, **options)
-    with torch.no_grad():
-        for parameter in decoder.parameters():  # far from the small start values, where much would look equal
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    for module in decoder.modules():
-        if isinstance(module, torch.nn.BatchNorm1d):
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
-    return decoder.eval()
-
-
-def photos(count: int, seed: int = 1) -> ImageFeatures:
-    generator = torch.Generator().manual_seed(seed)
-    grid = torch.randn(count, CELLS, FEATURES, generator=generator)
-    return ImageFeatures(grid, torch.randn(count, FEATURES, generator=generator), 2, 2)
-
-
-def words(rows: int, length: int = LENGTH, seed: int = 2) -> Tensor:
-    """No padding among them: id 0 is not a word."""
-    return torch.randint(1, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
-def close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, atol=1e-5, rtol=1e-5)
 
 
 def walk(decoder: Decoder, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState, dict[str, Tensor]]:
@@ -392,88 +337,3 @@ def test_tied_output_weights_are_the_words_vectors() -> None:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"decoder\.heads=3 does not divide decoder\.width=8"):
         build(VARIANTS["transformer"] | {"heads": 3})
-
-
-# Word vectors
-
-GLOVE = "the 0.1 0.2 0.3\ndog 1 2 3\nat name@domain.com 7 7 7\ncat -1 -2e-1 -3\n"
-
-
-@pytest.fixture(params=["glove.txt", "glove.txt.gz"])
-def glove(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / request.param
-    path.write_bytes(gzip.compress(GLOVE.encode()) if path.suffix == ".gz" else GLOVE.encode())
-    return path
-
-
-def test_glove_is_read_plain_or_compressed(glove: Path) -> None:
-    vectors = read_glove(glove)
-    assert set(vectors) == {"the", "dog", "cat"}  # entries of several words are no word of ours
-    assert close(vectors["cat"], torch.tensor([-1, -0.2, -3]))
-
-
-def test_only_wanted_words_are_kept(glove: Path) -> None:
-    vectors = read_glove(glove, {"cat", "at", "unheard"})
-    assert "cat" in vectors
-    assert "dog" not in vectors
-    assert "at" not in vectors
-
-
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (b"the 0.1 0.2\ndog 1 x\n", "line 2: not a word and its numbers"),
-        (b"the 0.1 0.2\ncat 1 2\ndog 1\n", "line 3: 1 numbers where the first line has 2"),
-        (b"the 0.1 0.2\ndog 1 2 3\n", "line 2: 3 numbers where the first line has 2"),
-        (b"the\n", "line 1: 0 numbers"),
-        (b"", "holds no vectors"),
-        (b"PK\x03\x04\xff\xfe", "cannot be read as GloVe's text format"),
-    ],
-)
-def test_a_bad_glove_file_is_named_with_its_line(content: bytes, fault: str, tmp_path: Path) -> None:
-    path = tmp_path / "glove.txt"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        read_glove(path)
-    assert fault in str(caught.value)
-    assert str(path) in str(caught.value)
-
-
-def test_a_cut_off_or_absent_glove_file_is_one_clear_line(tmp_path: Path) -> None:
-    cut = tmp_path / "cut.txt.gz"
-    cut.write_bytes(gzip.compress(GLOVE.encode() * 100)[:60])
-    for path, fault in ((cut, "cannot be read"), (tmp_path / "none.txt", "does not exist")):
-        with pytest.raises(ConfigError, match=fault):
-            read_glove(path)
-    with pytest.raises(ConfigError, match=r"needs a file: --set embedding\.file="):
-        build_embedding("glove", ["dog"], 8, None, False)
-    with pytest.raises(ConfigError, match=r"embedding\.dimension=100"):
-        build_embedding("glove", ["dog"], 8, "glove.txt", False, 100)
-    assert build_embedding("learned", ["dog", "cat"], 8, None, False, 5).vectors.weight.shape == (2, 5)
-
-
-def test_glove_vectors_are_copied_and_their_coverage_logged(glove: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        embedding = build_embedding("glove", ["<pad>", "dog", "unheard", "cat"], 8, str(glove), frozen=True)
-    assert close(embedding.vectors.weight[1], torch.tensor([1.0, 2.0, 3.0]))
-    assert close(embedding.vectors.weight[3], torch.tensor([-1, -0.2, -3]))
-    assert "50.0 % of 4 words" in caplog.text
-    assert not embedding.vectors.weight.requires_grad
-    assert embedding(torch.tensor([[1, 3]])).shape == (1, 2, 8)
-    assert build_embedding("glove", ["dog"], 8, str(glove), frozen=False).vectors.weight.requires_grad
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_glove_vectors_travel_with_the_model_and_the_file_is_not_needed_again(name: str, glove: Path) -> None:
-    torch.manual_seed(0)
-    tokens = ["<pad>", "<start>", "<end>", "<unknown>", "the", "dog", "cat"]
-    embedding = build_embedding("glove", tokens, 8, str(glove), frozen=False)
-    options = VARIANTS[name] | {"embedding": embedding}
-    decoder = build_decoder(features=FEATURES, vocabulary=7, max_length=LENGTH, **options).eval()
-    glove.unlink()
-    again = build_decoder(**decoder.spec)
-    again.load_state_dict(decoder.state_dict())
-    features, captions = photos(2), words(2) % 7
-    with torch.no_grad():
-        assert torch.equal(again.eval()(features, captions).logits, decoder(features, captions).logits)
-    assert close(again.embedding.vectors.weight[5], torch.tensor([1.0, 2.0, 3.0]))
