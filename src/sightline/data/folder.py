@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
+from sightline.data.generated import ADVICE, COLUMNS, Sidecar, generated_sidecars, is_generated
 from sightline.data.reading import read_lines
 from sightline.errors import DataError
-from sightline.io.files import printable, sidecar_of, walk_images
+from sightline.io.files import counted, printable, sidecar_of, walk_images
 from sightline.types import text_of_cell
 
 IMAGE = ("image", "file", "file_name", "filename", "path", "image_path", "image_name", "image_file", "photo")
@@ -37,6 +38,7 @@ class Table(NamedTuple):
     caption: str
     split_column: str
     delimiter: str  # empty for JSONL
+    generated: bool  # it has the columns of a table that Sightline wrote
 
 
 def detect(path: Path) -> bool:
@@ -55,6 +57,11 @@ def load(path: Path, seed: int | None) -> Dataset:
             image = str(PurePosixPath(table.base, image.strip())) if image.strip() else ""
             for caption in captions if isinstance(captions, list) and captions else [captions]:
                 builder.add(image, caption, where=where, split=table.split or split)
+    if written := [printable(table.path.name) for table in tables if table.generated]:
+        builder.note(
+            f"{', '.join(written)} has the columns {', '.join(COLUMNS)}, so Sightline wrote its captions: {ADVICE}, or "
+            "delete these columns where people corrected the captions"
+        )
     if not tables:
         _add_sidecars(builder)
     return builder.finish(seed)
@@ -99,7 +106,7 @@ def _table(path: Path) -> Table | None:
         names = next(csv.reader([first], delimiter=delimiter), []) if delimiter else list(_json_object(first))
         image, caption, split = (_named(names, known) for known in (IMAGE, CAPTION, SPLIT))
         if image and caption:
-            return Table(path, "", "", image, caption, split, delimiter)
+            return Table(path, "", "", image, caption, split, delimiter, is_generated(names))
     return None
 
 
@@ -161,9 +168,14 @@ def _sidecar(image: Path) -> Path:
 
 
 def _add_sidecars(builder: DatasetBuilder) -> None:
+    sidecars = []
     for name, image in builder.images.by_path.items():
         text = _sidecar(image)
         if text.is_file():
             lines = [line for _, line in read_lines(text) if line.strip()]
             for caption in lines or [""]:
                 builder.add(name, caption, where=text.name)
+            sidecars += [Sidecar(image, text, line.strip()) for line in lines]
+    count, where = generated_sidecars(builder.root, sidecars)
+    if count:
+        builder.note(f"Sightline wrote {count:,} of {counted(len(sidecars), 'sidecar')} (see {where}): {ADVICE}")

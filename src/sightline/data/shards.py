@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, cast
 
 from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
+from sightline.data.generated import ADVICE, KEY, generated_caption
 from sightline.errors import DataError
-from sightline.io.files import FileSlice, is_image_path, printable
+from sightline.io.files import FileSlice, counted, is_image_path, printable
 from sightline.io.progress import track
 from sightline.types import Failure
 
@@ -50,13 +51,22 @@ def load(path: Path, seed: int | None) -> Dataset:
     shards = [(path, "")] if path.is_file() else _find(path)
     index = ShardIndex()
     builder = DatasetBuilder("shards", root, images=index)
+    generated: list[str] = []  # the shard of each photo whose caption Sightline wrote
     for shard, split in track(shards, "listing shards", len(shards)):
-        for name, photo, captions in _samples(shard, root, builder):
+        for name, photo, captions, own in _samples(shard, root, builder):
             index.by_path[name] = photo
             for caption in captions:
                 builder.add(name, caption, where=f"{shard.name}", split=split)
+            if own and own in captions:
+                generated.append(shard.name)
     if not index.by_path:
         raise DataError(f"no photo lies in the shards of {printable(path)}: name another folder")
+    if generated:
+        photos = f"{len(generated):,} of {counted(len(index.by_path), 'photo')}"
+        builder.note(
+            f"Sightline wrote the captions of {photos} (see the key {KEY} in the .json files of "
+            f"{printable(generated[0])}): {ADVICE}"
+        )
     return builder.finish(seed)
 
 
@@ -69,14 +79,14 @@ def _find(folder: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple[str, FileSlice, list[Any]]]:
-    """Each photo with its name in the dataset and its captions."""
+def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple[str, FileSlice, list[Any], str]]:
+    """Each photo with its name in the dataset, its captions, and the caption that Sightline wrote, if it did."""
     relative = shard.relative_to(root).as_posix()
     used: set[str] = set()
     with shard.open("rb") as file:
         entries = (entry for entry in _entries(file, relative, builder) if entry.isreg() and not is_hidden(entry))
         for sample in group_samples(entries):
-            photos, captions, facts = [], [], []
+            photos, captions, described, own = [], [], list[Any](), ""
             for entry in sample:
                 suffix = key_and_suffix(entry.name)[1]
                 if is_image_path(entry.name):
@@ -85,12 +95,14 @@ def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple
                     text = _content(file, entry).decode("utf-8", "replace")
                     captions += [line for line in text.splitlines() if line.strip()]
                 elif suffix == "json" and entry.size <= LARGEST_TEXT:
-                    facts += _described(_content(file, entry))
+                    facts = _json_object(_content(file, entry))
+                    described += _described(facts)
+                    own = own or generated_caption(facts)
             for entry in photos[:1]:
                 member = unused(entry.name, used)  # names may repeat in a shard
                 used.add(member)
                 image = FileSlice(str(shard), entry.offset_data, entry.size, f"{shard}::{member}")
-                yield f"{relative}::{member}", image, captions or facts
+                yield f"{relative}::{member}", image, captions or described, own
 
 
 def _entries(file: BinaryIO, name: str, builder: DatasetBuilder) -> Iterator[tarfile.TarInfo]:
@@ -106,13 +118,15 @@ def _content(file: BinaryIO, entry: tarfile.TarInfo) -> bytes:
     return file.read(entry.size)
 
 
-def _described(data: bytes) -> list[Any]:
+def _json_object(data: bytes) -> dict[str, Any]:
     try:
         facts = json.loads(data)
     except (ValueError, RecursionError):
-        return []
-    if not isinstance(facts, dict):
-        return []
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _described(facts: dict[str, Any]) -> list[Any]:
     found = facts.get("captions") or facts.get("caption") or []
     return found if isinstance(found, list) else [found]
 
