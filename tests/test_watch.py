@@ -11,13 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bulking import in_child, kill_at_operation, was_killed
 from commands import ENVIRONMENT, Command
-from default_model import CAPTION
+from default_model import CAPTION, SENTENCE
 
+from sightline.bulk.engine import BulkEngine
 from sightline.bulk.job import BulkOptions, BulkSummary
 from sightline.bulk.job_folder import BulkOutput
 from sightline.bulk.watch import watch
@@ -264,9 +266,10 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
     running = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert running.stderr is not None
     try:
-        lines = [next(running.stderr) for _ in range(3)]
+        lines = [next(running.stderr) for _ in range(4)]
         assert lines[0] == f"watching: {folder} has 2 photos, 2 new; Ctrl-C ends\n"
-        assert lines[2] == f"1 photo captioned, 1 failed (see {folder.parent}/c.errors.csv)\n"
+        assert lines[2] == f"{folder}/dog.jpg: {SENTENCE}\n"
+        assert lines[3] == f"1 photo captioned, 1 failed (see {folder.parent}/c.errors.csv)\n"
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
         assert running.stderr.read() == f"1 photo captioned in this run: {output}\ninterrupted\n"
@@ -287,6 +290,34 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
         assert refused.complaints == [
             f"error: -o {folder.parent}/{name}: watch writes one table; name a .csv, .jsonl or .parquet file"
         ]
+
+
+def test_each_new_caption_is_one_line_and_marked_where_it_is_unsure(
+    folder: Path, command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captions = BulkEngine.captions
+    monkeypatch.setattr(
+        BulkEngine,
+        "captions",
+        lambda self, images: [replace(one, unsure=one.source.endswith("b.jpg")) for one in captions(self, images)],
+    )
+    for name in ("a.jpg", "b.jpg", "c\u202e.jpg"):
+        put(folder, name)
+    line = ("watch", folder, "-o", folder.parent / "c.csv", "--model", tiny_model, "--once", "--workers", 0)
+    outcome = command(*line)
+    assert outcome.out == "" and outcome.code == 0
+    with (folder.parent / "c.csv").open(newline="") as file:
+        first, second, third = (row["caption"] for row in csv.DictReader(file))
+    assert outcome.complaints == [
+        f"{folder} has 3 photos, 3 new",
+        f"{folder}/a.jpg: {first.capitalize()}.",
+        f"{folder}/b.jpg: unsure: {second}.",
+        f"'{folder}/c\\u202e.jpg': {third.capitalize()}.",
+        "3 photos captioned",
+    ]
+    put(folder, "d.jpg")
+    again = command(*line).complaints
+    assert len(again) == 3 and again[1].startswith(f"{folder}/d.jpg: ")
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

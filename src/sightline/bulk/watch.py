@@ -25,7 +25,7 @@ from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, keep_backup, local_path, printable, walk_files
 from sightline.io.progress import meter
-from sightline.types import Failure
+from sightline.types import Caption, Failure
 
 log = logging.getLogger("sightline.bulk")
 INTERVAL = 2.0  # seconds between two scans of the folder
@@ -174,11 +174,13 @@ def watch(
     decoding: dict[str, Any] | None = None,
     once: bool = False,
     announce: bool = True,
+    show: Callable[[Caption], object] = lambda caption: None,
     wait: Callable[[float], object] = time.sleep,
 ) -> BulkSummary:
     """Caption the photos of a folder, and those that arrive, until Ctrl-C; ``once``: only those that are there now.
 
-    ``announce`` logs how many photos the folder has even where none is new.
+    ``announce`` logs how many photos the folder has even where none is new; ``show`` is called with each caption once
+    it is in the table.
 
     Rows name the photos as ``folder`` is given, as a bulk job's do; where the table was begun in another working
     directory, by their absolute path. The summary counts the captions of this run, and all photos of the folder that
@@ -211,7 +213,7 @@ def watch(
                     log.info("%s", found if once else f"watching: {found}; Ctrl-C ends")
                 started = True
                 if photos:
-                    _caption(photos, table, engine, listener, options)
+                    _caption(photos, table, engine, listener, options, show)
                 elif once and not arrivals.growing:
                     break
                 else:
@@ -245,7 +247,12 @@ def _parts(photos: list[str], rows: int) -> Iterator[JobPart]:
 
 
 def _caption(
-    photos: list[str], table: GrowingTable, engine: BulkEngine, listener: RoundListener, options: BulkOptions
+    photos: list[str],
+    table: GrowingTable,
+    engine: BulkEngine,
+    listener: RoundListener,
+    options: BulkOptions,
+    show: Callable[[Caption], object],
 ) -> None:
     """Caption the photos of one round into the table."""
     listener.done, listener.total = 0, len(photos)
@@ -256,6 +263,8 @@ def _caption(
         for finished in engine.run(_parts(photos, len(table.captioned) + len(table.failures))):
             changes.add(write_to_photos(finished, options))
             table.add(finished, engine.options.candidates > 1)
+            for caption in finished.captions:
+                show(caption)
             captions += len(finished.captions)
             failures += len(finished.failures)
     failed = f", {failures:,} failed (see {printable(table.output.errors)})" if failures else ""

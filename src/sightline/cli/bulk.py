@@ -30,6 +30,7 @@ from sightline.cli.console import (
 )
 from sightline.errors import ConfigError
 from sightline.io.files import counted, printable
+from sightline.types import Caption
 
 TABLES = ("parquet", "jsonl", "csv")
 
@@ -120,7 +121,7 @@ def watch(
     datastore: Datastore = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Caption the photos of a folder as they arrive.
+    """Caption the photos of a folder as they arrive, with a line on stderr for each.
 
     Ctrl-C ends it, and the same command continues. Each photo is captioned once, when its file has stopped growing.
     One that cannot be captioned goes to a table of errors, and is tried again when it changes.
@@ -141,13 +142,17 @@ def watch(
     )  # fmt: skip
     device = choose_device(device, model or (), runtime)
     captioner = load(*(model or ()), device=device, runtime=runtime, datastore=datastore)
-    summary = run(folder, BulkOutput(Path(output), format, False), captioner, options, decoding, once)
+    summary = run(folder, BulkOutput(Path(output), format, False), captioner, options, decoding, once, show=_show)
     if once and summary.failed:
         complain(f"{counted(summary.failed, 'photo')} could not be captioned: see {printable(summary.errors)}")
         raise typer.Exit(1)
     if not once:
         complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")
         raise KeyboardInterrupt  # nothing else ends it
+
+
+def _show(caption: Caption) -> None:
+    complain(f"{printable(caption.source)}: {caption.sentence()}")
 
 
 def _format(output: str, chosen: str | None, is_folder: bool) -> str:
