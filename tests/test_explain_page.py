@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from explaining import KINDS, caption, checkpoint, peaked, photo
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from sightline.cli import run
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ImageError
 from sightline.explain import Explanation, explain
-from sightline.explain.heatmap import HIGHEST, scaled
+from sightline.explain.explanation import ALIKE, LITTLE, REASONS, UNNEEDED
+from sightline.explain.heatmap import HIGHEST, overlay, scaled
 from sightline.explain.picture import WIDTH
 from sightline.nn.checkpoint import save_checkpoint
 from sightline.types import Caption, Word
@@ -151,19 +152,48 @@ def test_what_attention_shows_is_not_called_the_origin_of_a_word() -> None:
     assert "attended to while writing" in Explanation(caption("dog"), "attention").page()
 
 
-def test_a_dark_occlusion_map_is_explained() -> None:
-    """ "dog" has a bright cell, and hiding no part changes "runs"."""
-    words = (Word("dog", 0.9, peaked()), Word("runs", 0.9, np.full((7, 7), 0.001)))
-    shown = Caption("dog runs", words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
+def test_a_dark_occlusion_map_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "dog" has a bright cell; hiding no part changes "runs", "is" little, and "the" as much wherever it hides."""
+    faint = 0.05 * peaked()
+    words = (
+        Word("dog", 0.9, peaked()),
+        Word("runs", 0.9, np.full((7, 7), 0.001)),
+        Word("is", 0.9, faint),
+        Word("the", 0.9, np.full((7, 7), 0.3)),
+    )
+    shown = Caption("dog runs is the", words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
     occluded, attended = (Explanation(shown, method) for method in ("occlusion", "attention"))
-    assert (occluded.unchanged, attended.unchanged) == ((False, True), (False, False))
-    assert occluded.note().startswith("dark maps: hiding no part changes runs; ")
+    assert occluded.dark == ("", UNNEEDED, LITTLE, ALIKE)
+    assert attended.dark == ("",) * 4
+    assert occluded.note() == (
+        "dark maps: hiding no part makes runs less likely, the rest of the photo and the words before are enough; "
+        "hiding parts changes is little, compared with the other words; hiding any part changes the alike"
+    )
     assert attended.note() == ""
-    mark = "Hiding no part of the photo changes this word."
-    dog, runs = occluded.page().split("<h2>runs</h2>")
-    assert mark not in dog and mark in runs
-    assert mark not in attended.page()
-    assert np.asarray(occluded.picture()).tolist() != np.asarray(attended.picture()).tolist()
+    panels = re.findall(r"<h2>(\w+)</h2>(.*?)</section>", occluded.page())
+    for (_, panel), own in zip(panels, occluded.dark, strict=True):
+        assert [reason for reason, (sentence, _) in REASONS.items() if sentence in panel] == [own] * bool(own)
+    assert not any(sentence in attended.page() for sentence, _ in REASONS.values())
+    written: list[str] = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda self, corner, text, *rest: written.append(text))
+    for paper in (False, True):
+        occluded.picture(paper)
+        assert [text for text in written if text in REASONS] == [UNNEEDED, LITTLE, ALIKE]
+        written.clear()
+    attended.picture()
+    assert not set(written) & set(REASONS)
+
+
+def test_the_maps_that_look_black_are_those_that_say_why() -> None:
+    """Drawn on a white photo, with falls from nothing to the strongest."""
+    words = tuple(Word("dog", 0.9, share * peaked()) for share in np.linspace(0, 4, 60))
+    shown = Caption("dog " * 60, words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
+    grids = scaled([word.attention for word in words])
+    brightest = np.array([np.asarray(overlay(shown.photo, grid)).max() for grid in grids])
+    says_why = np.array([bool(reason) for reason in Explanation(shown, "occlusion").dark])
+    assert 0 < says_why.sum() < 60
+    assert brightest[says_why].max() < brightest[~says_why].min()
+    assert 130 < brightest[says_why].max() < 160, "of 97 where there is no heat, and 255"
 
 
 # Files and the command line

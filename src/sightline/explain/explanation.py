@@ -37,6 +37,20 @@ PICTURE_SIDE = 1024  # pixels of the photo's longer side on a page
 ALTERNATIVES = 5
 CANDIDATES = 5
 NO_CHANGE = 0.02  # fall of a log-probability: hiding no part makes the word even 2 % less likely
+DARK = 0.25  # of full brightness: an occlusion map that stays below it looks black
+# Why it does: the label below it in a picture, the sentence on a page, and the command's.
+UNNEEDED, LITTLE, ALIKE = "no part needed", "changes little", "all parts alike"
+REASONS = {
+    UNNEEDED: (
+        "Hiding no part of the photo makes this word less likely.",
+        "hiding no part makes {} less likely, the rest of the photo and the words before are enough",
+    ),
+    LITTLE: (
+        "Hiding parts of the photo changes this word little, compared with the others.",
+        "hiding parts changes {} little, compared with the other words",
+    ),
+    ALIKE: ("Hiding any part of the photo changes this word alike.", "hiding any part changes {} alike"),
+}
 CELLS = 8  # the occlusion map's side; the patch covers 2 x 2 cells and slides by one: 7 x 7 patches
 PATCH = 2
 BATCH = 16
@@ -53,10 +67,9 @@ class Explanation:
 
     def picture(self, paper: bool = False) -> Image:
         """``paper``: the maps as in the figures of Show, Attend and Tell."""
-        from sightline.explain.picture import ATTENTION, OCCLUSION, UNCHANGED_LABEL, draw
+        from sightline.explain.picture import ATTENTION, OCCLUSION, draw
 
-        legend = ATTENTION if self.method == "attention" else OCCLUSION
-        return draw(self.caption, legend, paper, UNCHANGED_LABEL if self.method == "occlusion" else "", self.unchanged)
+        return draw(self.caption, ATTENTION if self.method == "attention" else OCCLUSION, paper, self.dark)
 
     def page(self) -> str:
         from sightline.explain.page import render
@@ -77,22 +90,28 @@ class Explanation:
             picture.save(temporary, "PNG", optimize=True)
 
     @property
-    def unchanged(self) -> tuple[bool, ...]:
-        """Of each word: whether its occlusion map is dark because hiding no part of the photo changes the word."""
+    def dark(self) -> tuple[str, ...]:
+        """Of each word: why its occlusion map looks black, one of `REASONS`; empty where it does not."""
+        from sightline.explain.heatmap import FAINT, peaks, scaled
+
+        maps = [word.attention for word in self.caption.words if word.attention is not None]
+        if self.method != "occlusion" or not maps or len(maps) < len(self.caption.words):
+            return ("",) * len(self.caption.words)
+        falls = [float(np.max(grid)) for grid in maps]
+        little = FAINT * max(falls)
         return tuple(
-            self.method == "occlusion" and word.attention is not None and float(np.max(word.attention)) < NO_CHANGE
-            for word in self.caption.words
+            UNNEEDED if fall < NO_CHANGE else "" if brightest >= DARK else LITTLE if fall < little else ALIKE
+            for fall, brightest in zip(falls, peaks(scaled(maps)))
         )
 
     def note(self) -> str:
-        """Why some maps are dark; empty where none is."""
-        dark = [word.text for word, unchanged in zip(self.caption.words, self.unchanged) if unchanged]
-        if not dark:
-            return ""
-        return (
-            f"dark maps: hiding no part changes {', '.join(dict.fromkeys(dark))}; the rest of the photo and the words "
-            "before are enough"
-        )
+        """Why some maps look black; empty where none does."""
+        found = []
+        for reason, (_, text) in REASONS.items():
+            words = dict.fromkeys(word.text for word, dark in zip(self.caption.words, self.dark) if dark == reason)
+            if words:
+                found.append(text.format(", ".join(words)))
+        return f"dark maps: {'; '.join(found)}" if found else ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready: `Caption.as_dict` with each word's map, its heat map to be drawn, and its alternatives."""

@@ -28,9 +28,14 @@ def scaled(grids: Sequence[np.ndarray]) -> np.ndarray:
     """
     maps = np.stack(grids).astype(np.float64)
     maps = (maps - maps.mean((1, 2), keepdims=True)).clip(min=0)  # uniform attention gives no heat
-    finer = (5 * maps.shape[2], 5 * maps.shape[1])  # enough to find the smoothed peak
-    peaks = np.array([upsampled(grid, finer).max() for grid in maps])
-    return maps / np.maximum(np.maximum(peaks, FAINT * peaks.max()), 1e-12)[:, None, None]
+    highest = peaks(maps)
+    return maps / np.maximum(np.maximum(highest, FAINT * highest.max()), 1e-12)[:, None, None]
+
+
+def peaks(maps: np.ndarray) -> np.ndarray:
+    """The highest value of each map (W, h, w) once it is smoothed."""
+    finer = (5 * maps.shape[2], 5 * maps.shape[1])  # enough to find it
+    return np.array([upsampled(grid, finer).max() for grid in maps])
 
 
 def upsampled(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:

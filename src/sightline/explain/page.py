@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.errors import ConfigError
+from sightline.explain.explanation import REASONS
 from sightline.explain.heatmap import COLOUR, COLOUR_MAP, HIGHEST, SPREAD, scaled
 from sightline.io.files import printable
 from sightline.io.html import jpeg_url, render_html
@@ -29,8 +30,8 @@ WEB = Path(__file__).parent / "web"
 LEGENDS = {
     "attention": "Bright is what the model attended to while writing the word: its attention, smoothed to the photo. "
     "That is a hint, not a proof, of what made it choose the word.",
-    "occlusion": "Bright is where hiding the photo makes the word less likely. A map stays dark where hiding no part "
-    "changes the word: the rest of the photo and the words before are enough.",
+    "occlusion": "Bright is where hiding the photo makes the word less likely. Where a map is dark, its word says why: "
+    "often the rest of the photo and the words before are enough.",
 }
 GATE = " The gate says how much the photo, rather than the words before, decided the word."
 ALTERNATIVES = "Probability as the next word"
@@ -65,7 +66,7 @@ def render(explanation: Explanation) -> str:
         "The line under a word is its confidence."
         if caption.words
         else "The caption is empty.",
-        panels="".join(map(_panel, caption.words, explanation.unchanged)),
+        panels="".join(map(_panel, caption.words, explanation.dark)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
         legend=LEGENDS[explanation.method] + (GATE if gated else ""),
@@ -131,11 +132,11 @@ def _tools(caption: Caption) -> str:
     return "".join(f'<button type="button" class="pill" id="{key}">{name}</button>' for key, name in names.items())
 
 
-def _panel(word: Word, unchanged: bool) -> str:
+def _panel(word: Word, reason: str) -> str:
     """The word with its calibrated confidence, then the word among its alternatives with the model's probabilities."""
     facts = " · ".join([*filter(None, [word.certainty()]), *_gate(word)])
     note = CHOICES + (CONFIDENCE if word.level else "")
-    dark = '<p class="quiet">Hiding no part of the photo changes this word.</p>' if unchanged else ""
+    dark = f'<p class="quiet">{REASONS[reason][0]}</p>' if reason else ""
     level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""
     choices = [(word.text, word.probability), *((_shown(text), share) for text, share in word.alternatives)]
     return (

@@ -22,20 +22,16 @@ PAPER, INK, GREY, TRACK, AMBER = (252, 251, 248), (28, 28, 32), (122, 120, 116),
 
 ATTENTION = "Bright: what the model attended to while writing the word"
 OCCLUSION = "Bright: where hiding the photo makes the word less likely"
-UNCHANGED_LABEL = "no part changes it"  # below a dark map: hiding none of them does
 BAR = "Bar: confidence in the word"
 
 Pen = ImageDraw.ImageDraw
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-def draw(
-    caption: Caption, legend: str = ATTENTION, paper: bool = False, label: str = "", labelled: Sequence[bool] = ()
-) -> Image.Image:
+def draw(caption: Caption, legend: str = ATTENTION, paper: bool = False, labels: Sequence[str] = ()) -> Image.Image:
     """The whole picture, 1600 pixels wide; ``legend`` says what bright means. Words without a map have bars alone.
 
-    ``paper``: the maps as in the figures of Show, Attend and Tell. ``label`` stands below the maps that are
-    ``labelled``.
+    ``paper``: the maps as in the figures of Show, Attend and Tell. ``labels`` stand below the maps, one for each word.
     """
     photo = caption.photo
     if photo is None:
@@ -45,10 +41,9 @@ def draw(
     columns = columns_for(len(caption.words))
     width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) // columns
     small = _fitted(photo, width)
-    labels = [label if marked else "" for marked in labelled] or [""] * len(heat_maps)
     tiles = [
         _tile(word, width, _paper_overlay(small, word) if paper else overlay(small, heat), text)
-        for word, heat, text in zip(caption.words, heat_maps, labels)
+        for word, heat, text in zip(caption.words, heat_maps, labels or [""] * len(heat_maps))
     ]
     tiles = tiles or [_tile(word, width, None) for word in caption.words]
     step = max((tile.height for tile in tiles), default=0) + ROW_GAP
@@ -117,7 +112,8 @@ def _tile(word: Word, width: int, picture: Image.Image | None, label: str = "") 
     pen.text((0, top + 64), numbers, GREY, _font(20, numbers))
     if label or word.gate is not None:
         label = label or f"gate {word.gate:.2f}"
-        pen.text((width - _font(20, label).getlength(label), top + 64), label, GREY, _font(20, label))
+        left = max(60, width - _font(20, label).getlength(label))  # narrow pictures leave room for "100%"
+        pen.text((left, top + 64), label, GREY, _font(20, label))
     return tile
 
 
