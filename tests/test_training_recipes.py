@@ -125,6 +125,7 @@ def first_stage(name: str) -> str | None:
         "dinov2-finetune": "dinov2-transformer",
         "clip-coco-scst": "clip-coco",
         "dinov2-coco-scst": "dinov2-coco",
+        "dinov2-coco-words": "dinov2-coco",
         "dinov2-scst": "dinov2-transformer",
         "tinyvit-finetune": "tinyvit-transformer",
         "tinyvit-distilled": "tinyvit-transformer",
