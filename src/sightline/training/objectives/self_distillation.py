@@ -1,7 +1,7 @@
 """Self-distillation: a trained captioner learns from a copy of itself (Hinton et al., 2015) whose choice of words is
 corrected. It takes minutes and mends what self-critical training leaves behind, few words and some broken sentences:
 
-- no caption ends after a word that ends hardly any human caption: "in front of a";
+- words that people hardly ever write one after another do not follow: "a sits", and no caption ends "in front of a";
 - "a" and "an" agree with the next word as people write it: the probability of "a orange" goes to "an orange";
 - no content word is said again within three words: "a red red tie";
 - with ``missed_words``, content words that people use more often than the model does are favoured: that many times the
@@ -34,8 +34,8 @@ from sightline.training.objectives.base import Logs, Objective, across_processes
 from sightline.types import ImageFeatures
 
 COUNTED = 10_000  # photos on which the model's use of words is compared with people's
-FREQUENT = 500  # occurrences from which on the captions say whether a word ends any
-ENDS = 0.002  # share of a word's occurrences that end a caption, below which it ends none
+EXPECTED = 50  # how often two words should meet by chance for the captions to say that they do not
+UNWRITTEN = 0.02  # how often they do meet, as a share of that
 NEAR = 3  # words within which none is said again
 
 
@@ -86,8 +86,10 @@ class Corrections(nn.Module):
     """The corrected probabilities of the next word, by what the training captions say of each word."""
 
     shift: Tensor
-    never_last: Tensor
     content: Tensor
+    common: Tensor
+    row: Tensor
+    unwritten: Tensor
 
     def __init__(self, tokenizer: Tokenizer, captions: Iterable[Iterable[str]], shift: Tensor):
         super().__init__()
@@ -100,10 +102,21 @@ class Corrections(nn.Module):
                 pairs.update(pairwise(tokens))
         words = range(tokenizer.size)
         self.end = tokenizer.end
-        never_last = [counts[word] >= FREQUENT and pairs[word, self.end] < ENDS * counts[word] for word in words]
         self._keep("shift", shift)
-        self._keep("never_last", torch.tensor(never_last))
         self._keep("content", content_words(tokenizer))
+        # Pairs are judged among the frequent words, of which there are some hundreds; row 0 is for all others.
+        number = torch.tensor([counts[word] for word in words], dtype=torch.float64)
+        total = number.sum()
+        common = (number * number.max() >= EXPECTED * total).nonzero()[:, 0]
+        common = common[common != tokenizer.pad]
+        self._keep("common", common)
+        self._keep(
+            "row", torch.zeros(len(words), dtype=torch.long).index_copy_(0, common, torch.arange(1, len(common) + 1))
+        )
+        met = torch.tensor([[pairs[first, second] for second in common.tolist()] for first in common.tolist()])
+        chance = number[common][:, None] * number[common] / total
+        unwritten = (chance >= EXPECTED) & (met < UNWRITTEN * chance)
+        self._keep("unwritten", torch.cat([torch.zeros(1, len(common), dtype=torch.bool), unwritten]))
         self.articles: dict[int, str] = {}  # "a" and "an", and the words that people write after the other one
         a, an = tokenizer.ids.get("a"), tokenizer.ids.get("an")
         if a is not None and an is not None:
@@ -124,7 +137,7 @@ class Corrections(nn.Module):
             earlier = torch.roll(tokens, distance, dims=1)
             earlier[:, :distance] = Tokenizer.pad
             forbidden.scatter_(2, earlier[..., None], self.content[earlier][..., None])
-        forbidden[..., self.end] = self.never_last[tokens]
+        forbidden[..., self.common] |= self.unwritten[self.row[tokens]]
         for article, name in self.articles.items():
             forbidden |= (tokens == article)[..., None] & getattr(self, name)
         probabilities = logits.masked_fill(forbidden, float("-inf")).softmax(-1)
