@@ -21,7 +21,7 @@ from foreign import KINDS, pictures
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves
 from sightline.errors import CheckpointError
 from sightline.nn.checkpoint import load_checkpoint, save_checkpoint
-from sightline.types import Caption, Word
+from sightline.types import LEVELS, Caption, Word
 
 DIMENSION = 32  # of the tiny model's pooled vector
 
@@ -87,6 +87,14 @@ def test_a_strange_photo_or_a_doubtful_caption_is_marked(
     output = caption.as_dict()
     assert (output["caption"], output["calibrated"], output["unsure"]) == ("a dog barks", True, unsure)
     assert set(output["words"][0]) == {"text", "probability", "confidence"}
+
+
+def test_no_word_of_an_unsure_caption_is_sure() -> None:
+    vector = np.full((1, DIMENSION), 0.51)
+    sure, unsure = (made(limit).judge([a_dog()], vector)[0] for limit in (1.0, 0.001))
+    assert [word.confidence for word in unsure.words] == [word.confidence for word in sure.words], "JSON keeps them"
+    assert all(word.level in LEVELS and word.certainty().endswith("% confidence") for word in sure.words)
+    assert {(word.level, word.certainty()) for word in unsure.words} == {("unsure", "unsure, as the whole caption is")}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +247,15 @@ def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp
     page = explanation.page()
     assert "unsure: </span><button" in page
     assert "unsure: unlike the photos it was trained on" in page
-    assert page.count('class="level" data-level=') == len(explanation.caption.words), "each word has its own"
+    words = len(explanation.caption.words)
+    assert page.count('data-level="unsure">unsure, as the whole caption is</span>') == words, "no word is sure"
+    assert page.count("--share:0.000") == words, "nor has a line below it"
+    caption = explanation.caption
+    shown, other = (
+        replace(caption, words=tuple(replace(word, calibrated=value) for word in caption.words)).overlay()
+        for value in (0.2, 0.9)
+    )
+    assert shown.tobytes() == other.tobytes(), "the picture has no number, either"
     explanation.save(tmp_path / "explained.png")
     pytest.importorskip("fastapi")
     from sightline.serve.schemas import CaptionOut, ExplanationOut

@@ -64,6 +64,9 @@ class DecoderOutput:
 LEVELS: dict[str, float] = json.loads((Path(__file__).parent / "io" / "levels.json").read_text(encoding="utf-8"))
 
 
+UNSURE = "unsure"  # the word before a caption that is not to be relied on
+
+
 def level_of(calibrated: float | None) -> str:
     """``sure``, ``likely`` or ``doubtful``; empty where there is no calibrated confidence."""
     return "" if calibrated is None else next(name for name, least in LEVELS.items() if calibrated >= least)
@@ -79,6 +82,7 @@ class Word:
     gate: float | None = None  # the soft-attention gate: how much the photo, not the language, decided
     alternatives: tuple[tuple[str, float], ...] = ()  # the other top-k tokens with their probabilities
     calibrated: float | None = None  # probability that people also use this word; None: the model is not calibrated
+    unsure: bool = False  # the whole caption is
 
     @property
     def confidence(self) -> float:
@@ -87,11 +91,13 @@ class Word:
 
     @property
     def level(self) -> str:
-        """The calibrated confidence as a word; empty where the model is not calibrated."""
-        return level_of(self.calibrated)
+        """The calibrated confidence as a word; ``unsure`` in an unsure caption, empty without a calibration."""
+        return UNSURE if self.unsure else level_of(self.calibrated)
 
     def certainty(self) -> str:
-        """For a person: the level with its number; empty where the model is not calibrated."""
+        """For a person: the level with its number, but none in an unsure caption; empty without a calibration."""
+        if self.unsure:
+            return f"{UNSURE}, as the whole caption is"
         return f"{self.level}: {self.confidence:.0%} confidence" if self.level else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +117,6 @@ class Neighbour:
         return {"name": self.name, "similarity": round(self.similarity, 3), "captions": list(self.captions)}
 
 
-UNSURE = "unsure"  # the word before a caption that is not to be relied on
 COLUMNS = ("source", "caption", "confidence", UNSURE, "ood_score", "finished")  # of any table of captions
 
 

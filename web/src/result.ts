@@ -4,7 +4,7 @@ import { levelOf } from "./confidence";
 import { asSentence, byId, make, rows } from "./dom";
 import { Overlay } from "./heatmap";
 import { Sentence } from "./sentence";
-import type { CaptionResult, Frame, Word } from "./types";
+import type { CaptionResult, Frame, Level, Word } from "./types";
 
 const REPLAY_MS = 1200; // for each word
 const CHOICES = "The model’s own probabilities, given the words before. Those below 1% are left out.";
@@ -58,10 +58,11 @@ export class ResultView {
     await complete;
     this.result = result;
     if (result.calibrated) {
-      this.sentence.elements.forEach((word, index) => word.setAttribute("aria-label", `${word.textContent}, ${levelOf(result.words[index].confidence)}`));
+      this.sentence.elements.forEach((word, index) => word.setAttribute("aria-label", `${word.textContent}, ${levelOfWord(result, result.words[index])}`));
     }
     if (!result.words.length) byId("sentence").textContent = "The model returned an empty caption.";
     byId("confidence-bar").style.setProperty("--share", String(result.confidence));
+    byId("confidence-bar").hidden = byId("hint-line").hidden = result.unsure;
     byId("certainty").textContent = result.certainty;
     byId("confidence").dataset.level = result.level;
     byId("meaning").textContent = meaningOf(result);
@@ -109,13 +110,13 @@ export class ResultView {
   }
 
   private detailsOf(word: Word): HTMLElement[] {
-    const level = this.result?.calibrated ? levelOf(word.confidence) : "", gate = word.gate === null ? "" : `gate ${word.gate.toFixed(2)}`;
-    const certainty = level && `${level}: ${Math.round(100 * word.confidence)}% confidence`;
+    const level = levelOfWord(this.result!, word), gate = word.gate === null ? "" : `gate ${word.gate.toFixed(2)}`;
+    const certainty = level === "unsure" ? "unsure, as the whole caption is" : level && `${level}: ${Math.round(100 * word.confidence)}% confidence`;
     const facts = make("p", "facts level", [certainty, gate].filter(Boolean).join(" · ")), ranking = make("ol", "ranking");
     facts.dataset.level = level;
     const chosen = { text: word.text, share: word.probability, chosen: true };
     ranking.append(...rows([chosen, ...word.alternatives.map((other) => ({ text: other.text, share: other.probability }))]));
-    return [make("h2", "", word.text), facts, make("h3", "label", "Probability as the next word"), ranking, make("p", "quiet", CHOICES + (level ? CONFIDENCE : ""))];
+    return [make("h2", "", word.text), facts, make("h3", "label", "Probability as the next word"), ranking, make("p", "quiet", CHOICES + (level && level !== "unsure" ? CONFIDENCE : ""))];
   }
 
   private moveSelection(event: KeyboardEvent): void {
@@ -145,6 +146,11 @@ export class ResultView {
     this.timer = 0;
     byId("play").textContent = "Replay";
   }
+}
+
+/** As `Word.level` in src/sightline/types.py: no word of an unsure caption is sure. */
+function levelOfWord({ calibrated, unsure }: CaptionResult, { confidence }: Word): Level | "" {
+  return unsure ? "unsure" : calibrated ? levelOf(confidence) : "";
 }
 
 /** The confidence in one sentence. */

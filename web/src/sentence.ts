@@ -11,6 +11,7 @@ export class Sentence {
   private words: Word[] = [];
   private frame: Frame = [0, 0, 1, 1];
   private complete = false;
+  private unsure = false;
   private timer = 0;
   private readonly shown: { text: string; element: HTMLElement }[] = [];
   private readonly caret = make("span", "caret");
@@ -30,13 +31,13 @@ export class Sentence {
 
   /** The best caption so far. */
   showPartial(words: Word[], frame: Frame): void {
-    [this.words, this.frame] = [words, frame];
+    [this.words, this.frame, this.unsure] = [words, frame, false];
     if (!reducedMotion()) this.run();
   }
 
   /** The final caption; resolves once all of it is shown: at once, or word by word. */
   showFinal(words: Word[], frame: Frame, unsure: boolean, atOnce = reducedMotion()): Promise<void> {
-    [this.words, this.frame, this.complete] = [words, frame, true];
+    [this.words, this.frame, this.complete, this.unsure] = [words, frame, true, unsure];
     if (unsure) this.box.prepend(make("span", "unsure", "unsure: "));
     return new Promise((resolve) => {
       this.onComplete = resolve;
@@ -70,7 +71,7 @@ export class Sentence {
     this.timer = 0;
     this.caret.remove();
     if (this.words.length) this.box.append(".");
-    this.shown.forEach(({ element }, index) => element.style.setProperty("--share", String(this.words[index].confidence)));
+    this.shown.forEach(({ element }, index) => this.underline(element, this.words[index]));
     if (withHeatmap) setTimeout(() => { if (!this.timer && this.complete) this.hideOverlay(); }, 2 * WORD_MS);
     this.onComplete();
     return false;
@@ -83,7 +84,7 @@ export class Sentence {
 
   private add(word: Word, index: number): void {
     const element = make(this.onSelect ? "button" : "span", `word new${index ? "" : " first"}`, word.text);
-    element.style.setProperty("--share", String(word.confidence));
+    this.underline(element, word);
     if (element instanceof HTMLButtonElement) {
       element.type = "button";
       element.setAttribute("aria-pressed", "false");
@@ -93,6 +94,11 @@ export class Sentence {
     if (this.caret.isConnected) this.caret.before(...nodes);
     else this.box.append(...nodes);
     this.shown.push({ text: word.text, element });
+  }
+
+  /** The line under a word is its confidence; an unsure caption's words have none. */
+  private underline(element: HTMLElement, { confidence }: Word): void {
+    element.style.setProperty("--share", String(this.unsure ? 0 : confidence));
   }
 
   private remove(element: HTMLElement): void {

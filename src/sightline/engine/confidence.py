@@ -106,14 +106,16 @@ class Confidence(Part):
         return [self._judged(caption, ood_score) for caption, ood_score in zip(captions, scores)]
 
     def _judged(self, caption: Caption, ood_score: float) -> Caption:
-        words = tuple(replace(word, calibrated=self.words.probability(word)) for word in caption.words)
-        probability = self.captions.probability(self.words.content(words), log_likelihood(caption))
+        probability = self.captions.probability(self.words.content(caption.words), log_likelihood(caption))
+        unsure = ood_score > 1 or probability < self.captions.unsure_below
         return replace(
             caption,
-            words=words,
+            words=tuple(
+                replace(word, calibrated=self.words.probability(word), unsure=unsure) for word in caption.words
+            ),
             calibrated=probability,
             ood_score=ood_score,
-            unsure=ood_score > 1 or probability < self.captions.unsure_below,
+            unsure=unsure,
             others=tuple(self._judged(other, ood_score) for other in caption.others),
         )
 

@@ -58,14 +58,11 @@ def render(explanation: Explanation) -> str:
         name=escape(printable(Path(caption.source).name)),
         words=_words(caption),
         level=caption.level,
-        confidence=f"{caption.confidence:.3f}",
+        bar="" if caption.unsure else f'<span class="bar" style="--share:{caption.confidence:.3f}"></span> ',
         certainty=escape(caption.certainty()),
         meaning=_meaning(caption),
         tools=_tools(caption),
-        hint="Select a word to see what the model attended to while writing it, and its alternatives. "
-        "The line under a word is its confidence."
-        if caption.words
-        else "The caption is empty.",
+        hint=_hint(caption),
         panels="".join(map(_panel, caption.words, explanation.dark)),
         heads=_heads(explanation.by_head) if explanation.by_head is not None else "",
         others=_others(caption),
@@ -104,7 +101,7 @@ def _data(views: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Any]
 def _words(caption: Caption) -> str:
     buttons = [
         f'<button type="button" class="word{"" if index else " first"}" aria-pressed="false" '
-        f'style="--share:{word.confidence:.3f}">{escape(word.text)}</button>'
+        f'style="--share:{0 if word.unsure else word.confidence:.3f}">{escape(word.text)}</button>'
         for index, word in enumerate(caption.words)
     ]
     if not buttons:
@@ -125,6 +122,13 @@ def _meaning(caption: Caption) -> str:
     )
 
 
+def _hint(caption: Caption) -> str:
+    if not caption.words:
+        return "The caption is empty."
+    line = "" if caption.unsure else " The line under a word is its confidence."
+    return f"Select a word to see what the model attended to while writing it, and its alternatives.{line}"
+
+
 def _tools(caption: Caption) -> str:
     if not caption.words:
         return ""
@@ -135,7 +139,7 @@ def _tools(caption: Caption) -> str:
 def _panel(word: Word, reason: str) -> str:
     """The word with its calibrated confidence, then the word among its alternatives with the model's probabilities."""
     facts = " · ".join([*filter(None, [word.certainty()]), *_gate(word)])
-    note = CHOICES + (CONFIDENCE if word.level else "")
+    note = CHOICES + (CONFIDENCE if word.level and not word.unsure else "")
     dark = f'<p class="quiet">{REASONS[reason][0]}</p>' if reason else ""
     level = f'<p class="facts"><span class="level" data-level="{word.level}">{facts}</span></p>' if facts else ""
     choices = [(word.text, word.probability), *((_shown(text), share) for text, share in word.alternatives)]

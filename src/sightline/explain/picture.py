@@ -81,7 +81,7 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
     text = caption.sentence() or "No words."
     size, lines = _fit_sentence(text, width - left, max(picture.height - 180, 120))
     leading = round(1.25 * size)
-    notes = [caption.certainty(), *([legend] if legend else []), BAR]
+    notes = [caption.certainty(), *([legend] if legend else []), *([] if caption.unsure else [BAR])]
     notes = [line for note in notes for line in _wrapped(note, _font(22, note), width - left)]
     block = len(lines) * leading + 60 + len(notes) * 34
     head = Image.new("RGB", (width, max(picture.height, block)), PAPER)
@@ -91,14 +91,15 @@ def _head(caption: Caption, photo: Image.Image, legend: str) -> Image.Image:
     for number, line in enumerate(lines):
         pen.text((left, top + number * leading), line, INK, _font(size, line))
     top += len(lines) * leading + 30
-    _bar(pen, (left, top), min(360, width - left), caption.confidence, thickness=8)
+    if not caption.unsure:
+        _bar(pen, (left, top), min(360, width - left), caption.confidence, thickness=8)
     for number, note in enumerate(notes):
         pen.text((left, top + 26 + number * 34), note, GREY, _font(22, note))
     return head
 
 
 def _tile(word: Word, width: int, picture: Image.Image | None, label: str = "") -> Image.Image:
-    """One word: its picture, the word, a bar for its confidence, and a label or the gate at the right."""
+    """One word: its picture, the word, its confidence unless it is unsure, and a label or the gate at the right."""
     top = 0 if picture is None else picture.height + 18
     tile = Image.new("RGB", (width, top + LABEL), PAPER)
     if picture is not None:
@@ -107,9 +108,10 @@ def _tile(word: Word, width: int, picture: Image.Image | None, label: str = "") 
     pen = ImageDraw.Draw(tile)
     text, font = _shortened(word.text, 30, tile.width - 4)
     pen.text((0, top), text, INK, font)
-    _bar(pen, (0, top + 48), width, word.confidence, thickness=5)
-    numbers = f"{word.confidence:.0%}"
-    pen.text((0, top + 64), numbers, GREY, _font(20, numbers))
+    if not word.unsure:
+        _bar(pen, (0, top + 48), width, word.confidence, thickness=5)
+        numbers = f"{word.confidence:.0%}"
+        pen.text((0, top + 64), numbers, GREY, _font(20, numbers))
     if label or word.gate is not None:
         label = label or f"gate {word.gate:.2f}"
         left = max(60, width - _font(20, label).getlength(label))  # narrow pictures leave room for "100%"
