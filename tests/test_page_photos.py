@@ -208,6 +208,39 @@ def test_captions_of_the_default_model_are_edited(
         assert page.input_value("#wording") == '"Rex" & I, running'
 
 
+def test_an_unsure_caption_is_no_alt_text_before_a_person_has_checked_it(
+    browser: Any, default_site: Path, expected: dict[str, Caption]
+) -> None:
+    (name, *_), chosen = unsure_of(expected), files()
+    with served(default_site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
+        drop(page, {name: chosen[name], "dog.jpg": chosen["dog.jpg"]})
+        page.get_by_label(f"{name}: word by word", exact=True).click()
+        page.wait_for_selector("#confidence:not([hidden])")
+        shares = page.locator("#sentence .word").evaluate_all(
+            "found => found.map((one) => getComputedStyle(one).getPropertyValue('--share'))"
+        )
+        assert set(shares) == {"0"} and page.is_hidden("#confidence-bar") and page.is_hidden("#hint-line")
+        page.click("#sentence .word >> nth=1")
+        assert page.text_content("#selected-word .facts") == expected[name].words[1].certainty()
+        assert page.get_attribute("#selected-word .facts", "data-level") == UNSURE
+
+        assert page.is_hidden("#copy") and page.is_visible("#confirm-first")
+        page.click("#approve")
+        assert page.is_hidden("#approve") and page.is_hidden("#confirm-first")
+        page.click("#copy")
+        page.wait_for_function("document.querySelector('#copy').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == page.input_value("#wording")
+        page.click("#result [data-undo]")
+        assert page.is_hidden("#copy")
+        page.fill("#wording", "A drawing.")
+        page.locator("#wording").blur()
+        page.click("#copy")
+        page.wait_for_function("navigator.clipboard.readText().then((text) => text === 'A drawing.')")
+        page.click("#previous")  # the checked one comes last now
+        page.wait_for_selector("#confidence:not([hidden])")
+        assert page.is_visible("#copy") and page.is_visible("#confidence-bar") and page.is_hidden("#approve")
+
+
 def test_a_folder_keeps_its_paths_and_the_sidecars_their_names(browser: Any, site: Path, tmp_path: Path) -> None:
     folder = tmp_path / "beach"
     (folder / "day 1").mkdir(parents=True)

@@ -24,7 +24,7 @@ export interface Download {
   leftOut: number;
 }
 
-const isUnsure = ({ result, checked }: PhotoItem) => Boolean(result?.unsure) && !checked;
+export const isUnsure = ({ result, checked }: PhotoItem) => Boolean(result?.unsure) && !checked;
 const isCaptioned = (item: PhotoItem) => captionOf(item) !== "";
 const rounded = (value: number, digits: number) => Math.round(value * 10 ** digits) / 10 ** digits;
 

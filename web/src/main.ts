@@ -5,7 +5,7 @@ import { captionOf, Collection, type PhotoItem } from "./collection";
 import { Demo } from "./demo";
 import { asSentence, byId } from "./dom";
 import { BrowserEngine, ServerEngine, type Engine } from "./engine";
-import { asAltHtml, asCsv, asJson, asLines, asSidecars, save, sentenceOf, type Download, type Rule } from "./exports";
+import { asAltHtml, asCsv, asJson, asLines, asSidecars, isUnsure, save, type Download, type Rule } from "./exports";
 import { chosenFrom, chosenFromDrop, type Chosen } from "./files";
 import { Grid } from "./grid";
 import { Options } from "./options";
@@ -121,6 +121,8 @@ function showCaption(item: PhotoItem, atOnce?: boolean): void {
   wording.value = captionOf(item);
   wording.disabled = item.state !== "done" && item.state !== "failed";
   byId("checked").hidden = !item.checked;
+  byId("copy").hidden = isUnsure(item);
+  byId("approve").hidden = byId("confirm-first").hidden = !isUnsure(item);
   if (item.state === "failed") return view.showError(item.error);
   if (item.result && item.result === view.shown) return;
   if (!item.result) return view.clear();
@@ -153,7 +155,7 @@ let lastAnnounced = 0; // finished photos
 function showProgress(): void {
   const { items } = collection, failed = items.filter(({ state }) => state === "failed").length;
   const finished = items.filter(({ state }) => state === "done").length + failed, progress = byId<HTMLProgressElement>("progress");
-  const unsure = items.filter(({ result, checked }) => result?.unsure && !checked).length;
+  const unsure = items.filter(isUnsure).length;
   const counts = [finished < items.length ? `${finished} of ${items.length} captioned` : `${finished - failed} captioned`];
   if (unsure) counts.push(`${unsure} unsure`);
   if (failed) counts.push(`${failed} failed`);
@@ -263,10 +265,16 @@ async function copyText(text: string): Promise<void> {
 const copy = byId("copy");
 copy.addEventListener("click", async () => {
   if (!opened) return;
-  await copyText(sentenceOf(opened));
+  await copyText(captionOf(opened));
   copy.textContent = "Copied";
   announce("Alt text copied.");
   setTimeout(() => (copy.textContent = "Copy alt text"), 1600);
+});
+
+byId("approve").addEventListener("click", () => {
+  if (!opened) return;
+  collection.approve(opened);
+  copy.focus();
 });
 
 // -- the model -------------------------------------------------------------------------------------------------------
