@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browsing import calibration
 from drawings import DEV, TRAIN
 
 from sightline.cli import run
@@ -223,6 +225,25 @@ def test_an_evaluation_names_the_datastore_in_its_signature(tiny_model: Path, ti
         load(tiny_model, datastore=datastore), load_dataset(tiny_flickr8k_kept), metrics=("bleu",), resamples=9
     )
     assert result.signature.endswith(f"+{datastore.signature()}")
+
+
+def test_photos_unlike_the_training_photos_stay_unsure(tiny_model: Path, tiny_flickr8k: Path, tmp_path: Path) -> None:
+    """That half of the mark depends on the photo alone; the other needs calibrated confidence."""
+    folder = shutil.copytree(tiny_model, tmp_path / "calibrated")
+    datastore, _ = build_datastore(load(folder), tiny_flickr8k, weight=0.3)
+    photo = next((tiny_flickr8k / "Flicker8k_Dataset").iterdir())
+    dimension = load(folder).backends[0].dimension
+    for limit, unsure in ((1.3e6, False), (1.3e-6, True)):
+        whole = calibration(dimension)
+        photos = whole.photos.model_copy(update={"limit": limit})
+        captions = whole.captions.model_copy(update={"unsure_below": 1.0})
+        whole.model_copy(update={"photos": photos, "captions": captions}).save(folder)
+        caption = load(folder, datastore=datastore).caption(photo, beam=2, candidates=2)
+        plain = load(folder).caption(photo)
+        assert plain.unsure and caption.ood_score == pytest.approx(plain.ood_score)
+        assert [one.unsure for one in (caption, *caption.others, *caption.words)] == [unsure] * (2 + len(caption.words))
+        assert caption.calibrated is None and caption.neighbours
+        assert caption.certainty().startswith("unsure: unlike the photos") == unsure
 
 
 @pytest.mark.parametrize("occlusion", [False, True])

@@ -101,7 +101,7 @@ class Captioner:
             self.retriever = Retriever(datastore, self.tokenizer)
             self.tokenizer = self.retriever.tokenizer  # has the datastore's new words, too
             self.decoder = RetrievalDecoder(self.decoder, self.retriever)
-        elif len(backends) == 1 and first.folder:  # an ensemble or retrieval gives other probabilities
+        if len(backends) == 1 and first.folder:  # an ensemble gives other probabilities
             self.confidence = Confidence.read(first.folder, first.dimension)
         self._loaded_from: tuple[Any, ...] | None = None
 
@@ -246,8 +246,9 @@ class Captioner:
         if self.retriever and captions:
             neighbours = self.retriever.neighbours(features[0].pooled)
             captions = [replace(caption, neighbours=near) for caption, near in zip(captions, neighbours)]
-        elif self.confidence and captions:
-            captions = self.confidence.judge(captions, as_array(features[0].pooled))
+        if self.confidence and captions:  # retrieval gives other probabilities; the photo is the same
+            judge = self.confidence.judge_photos if self.retriever else self.confidence.judge
+            captions = judge(captions, as_array(features[0].pooled))
         if images:
             captions = [
                 replace(caption, source=image.source, photo=image.picture) for caption, image in zip(captions, images)

@@ -107,17 +107,18 @@ class Confidence(Part):
 
     def _judged(self, caption: Caption, ood_score: float) -> Caption:
         probability = self.captions.probability(self.words.content(caption.words), log_likelihood(caption))
+        words = tuple(replace(word, calibrated=self.words.probability(word)) for word in caption.words)
+        others = tuple(self._judged(other, ood_score) for other in caption.others)
         unsure = ood_score > 1 or probability < self.captions.unsure_below
-        return replace(
-            caption,
-            words=tuple(
-                replace(word, calibrated=self.words.probability(word), unsure=unsure) for word in caption.words
-            ),
-            calibrated=probability,
-            ood_score=ood_score,
-            unsure=unsure,
-            others=tuple(self._judged(other, ood_score) for other in caption.others),
-        )
+        return _marked(replace(caption, words=words, calibrated=probability, others=others), ood_score, unsure)
+
+    def judge_photos(self, captions: Sequence[Caption], pooled: np.ndarray) -> list[Caption]:
+        """Each photo's ood_score and the mark that follows from it alone; probabilities stay uncalibrated."""
+        judged = []
+        for caption, ood_score in zip(captions, self.photos.ood_score(pooled).tolist()):
+            best, *others = (_marked(one, ood_score, ood_score > 1) for one in (caption, *caption.others))
+            judged.append(replace(best, others=tuple(others)))
+        return judged
 
     def save(self, folder: str | Path) -> None:
         write_atomically(Path(folder) / FILE, json.dumps(self.to_json(), ensure_ascii=False) + "\n")
@@ -151,6 +152,11 @@ class Confidence(Part):
                 "delete it and run `sightline calibrate`"
             )
         return found
+
+
+def _marked(caption: Caption, ood_score: float, unsure: bool) -> Caption:
+    words = tuple(replace(word, unsure=unsure) for word in caption.words)
+    return replace(caption, words=words, ood_score=ood_score, unsure=unsure)
 
 
 def log_likelihood(caption: Caption) -> float:

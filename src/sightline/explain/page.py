@@ -112,10 +112,10 @@ def _words(caption: Caption) -> str:
 
 def _meaning(caption: Caption) -> str:
     """The confidence in one sentence."""
-    if caption.calibrated is None:
-        return "The model’s own estimate, which has not been compared with people’s captions."
     if caption.ood_score is not None and caption.ood_score > 1:
         return "The photo is unlike those the model was trained on: do not rely on this caption."
+    if caption.calibrated is None:
+        return "The model’s own estimate, which has not been compared with people’s captions."
     return (
         f"Of 100 captions with this confidence, about {100 * caption.confidence:.0f} are right: "
         "people use most of their words for the photo, too."
