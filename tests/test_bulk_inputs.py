@@ -36,6 +36,23 @@ def test_lists_patterns_and_folders_name_each_photo_once(photos: Path, tmp_path:
     assert list(find_inputs([str(photos)], leave_out=[photos / "more"])) == [n for n in every if "more" not in n]
 
 
+def test_names_in_a_table_are_relative_to_here_or_to_the_table(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    here, there = tmp_path / "here", tmp_path / "here" / "own"
+    there.mkdir(parents=True)
+    first, second, third = names(photos)[:3]
+    for name, target in ((first, here / "a.jpg"), (second, there / "a.jpg"), (third, there / "b.jpg")):
+        shutil.copy(name, target)
+    (there / "captions.csv").write_text("image,caption\na.jpg,x\nb.jpg,x\n")
+    monkeypatch.chdir(here)
+    assert list(find_inputs(["own/captions.csv"])) == ["a.jpg", "own/b.jpg"]
+    assert not caplog.text
+    (there / "captions.csv").write_text("image,caption\nb.jpg,x\nc.jpg,x\nd.jpg,x\n")
+    assert list(find_inputs(["own/captions.csv"])) == ["own/b.jpg", "c.jpg", "d.jpg"]
+    assert f"own/captions.csv: 2 names (c.jpg, …) are neither in {here} nor beside the table" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

@@ -10,7 +10,9 @@ import csv
 import glob
 import hashlib
 import json
+import logging
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +23,10 @@ from typing import Any
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.data.tables import SOURCE, import_parquet, text_encoding
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, printable, walk_files
+from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, path_in_table, printable, walk_files
 from sightline.types import Caption, Failure, text_of_cell
 
+log = logging.getLogger("sightline.bulk")
 MOST_NAMES = 10_000_000  # of a pattern with ranges in braces
 INPUT_SUFFIXES = IMAGE_SUFFIXES | {SHARD_SUFFIX}
 LISTS = (".txt", ".lst", ".csv", ".tsv", ".jsonl", ".parquet")
@@ -249,11 +252,18 @@ def _read_list(path: Path) -> Iterator[str | Failure]:
 
     A line that cannot be read comes as a failure, so that one of them does not stop a job of many.
     """
+    missing, first = 0, ""
     for name in read_names(path):
         try:
-            yield name if isinstance(name, Failure) else str(local_path(name))
+            found = name if isinstance(name, Failure) else str(path_in_table(name, path))
         except ValueError as error:
-            yield Failure(str(name), str(error))
+            found = Failure(str(name), str(error))
+        if isinstance(found, str) and not os.path.isabs(found) and not os.path.exists(found):  # noqa: PTH110, PTH117
+            missing, first = missing + 1, first or found
+        yield found
+    if missing:
+        these = f"{printable(first)} is" if missing == 1 else f"{missing:,} names ({printable(first)}, …) are"
+        log.warning("%s: %s neither in %s nor beside the table", printable(path), these, printable(Path.cwd()))
 
 
 def read_names(path: Path) -> Iterator[str | Failure]:

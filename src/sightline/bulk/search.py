@@ -25,7 +25,7 @@ from sightline.data.tables import TABLES
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics.snowball import stem
-from sightline.io.files import cache_folder, counted, local_path, printable
+from sightline.io.files import cache_folder, counted, local_path, path_in_table, printable
 from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 from sightline.tokenizers.content_words import IRREGULAR_PLURALS
 from sightline.types import UNSURE, Caption
@@ -149,9 +149,9 @@ def read_captions(table: Path) -> Iterator[FoundCaption]:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def render_page(query: str, found: Sequence[FoundCaption], base: Path) -> str:
-    """The photos that were found, with their captions; names are relative to here, or else to ``base``."""
-    figures = "".join(_figure(one, base) for one in found)
+def render_page(query: str, found: Sequence[FoundCaption], table: Path) -> str:
+    """The photos that were found, with their captions; `path_in_table` says where they are."""
+    figures = "".join(_figure(one, table) for one in found)
     body = (
         f'<div class="found">\n<h1>{escape(to_unicode(query))}</h1>\n'
         f'<p class="quiet">{counted(len(found), "photo")}, best match first</p>\n'
@@ -160,18 +160,18 @@ def render_page(query: str, found: Sequence[FoundCaption], base: Path) -> str:
     return render_html(to_unicode(query), body, STYLE + PHOTO_GRID)
 
 
-def _figure(found: FoundCaption, base: Path) -> str:
+def _figure(found: FoundCaption, table: Path) -> str:
     return (
-        f"<figure>{thumbnail(_photo(found.source, base), found.sentence())}<figcaption>"
+        f"<figure>{thumbnail(_photo(found.source, table), found.sentence())}<figcaption>"
         f'<p class="caption">{escape(found.sentence())}</p>'
         f'<p class="quiet">{escape(printable(found.source))} · score {found.score:.2f}</p></figcaption></figure>\n'
     )
 
 
-def _photo(source: str, base: Path) -> Any:
+def _photo(source: str, table: Path) -> Any:
     """The file of a photo, or its byte range in a shard."""
     shard, is_member, _ = source.partition("::")
-    path = Path(shard) if Path(shard).exists() else base / shard
+    path = path_in_table(shard, table)
     if is_member and path.is_file():
         member = source.removeprefix(shard)
         return next((file for file in list_shard(path)[0] if file.name == f"{path}{member}"), path)

@@ -35,18 +35,15 @@ def search(
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html {printable(html)}: the page is a .html file")
     table = find_table(captions)
-    base = Path()
     if table is None:
         from sightline.engine.captioner import load
 
         table = caption_folder(captions, load(*(model or ())))
-    else:
-        base = table.parent
     found = find(query, table, limit)
     for one in found:
         typer.echo(f"{printable(one.source)}\t{one.sentence()}\t{one.score:.2f}")
     if html is not None:
-        write_atomically(html, render_page(query, found, base))
+        write_atomically(html, render_page(query, found, table))
         complain(f"{counted(len(found), 'photo')} on the page {printable(html)}")
     if not found:
         complain(f"no caption in {printable(captions)} matches {query!r}: try fewer or other words")

@@ -88,6 +88,13 @@ def local_path(source: str | os.PathLike[str]) -> Path:
     return Path(url2pathname(slash + path))
 
 
+def path_in_table(name: str | os.PathLike[str], table: Path) -> Path:
+    """The file that a table names: from the working directory, or else beside the table if it is only there."""
+    path, beside = local_path(name), table.parent / local_path(name)  # which are one where the name is absolute
+    is_beside = path != beside and not os.path.exists(path) and os.path.exists(beside)  # noqa: PTH110 -- any text
+    return beside if is_beside else path
+
+
 @dataclass
 class SkippedFiles:
     """What was passed over in folders: files whose names do not end like a photo's, and links to other folders."""
