@@ -48,7 +48,7 @@ def test_every_photo_once_in_order_and_the_broken_one_among_the_errors(
     (error,) = lines(tmp_path / "captions.errors.jsonl")
     assert error == {
         "source": str(photos / BROKEN),
-        "reason": "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF",
+        "reason": "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP, TIFF or JPEG 2000",
     }
     assert (summary.photos, summary.failed, summary.errors) == (13, 1, tmp_path / "captions.errors.jsonl")
     left = sorted(path.name for path in tmp_path.iterdir())

@@ -207,8 +207,18 @@ def test_flipped_bytes_never_escape_as_other_errors() -> None:
 
 def test_bombs_are_refused_from_the_header() -> None:
     message = error_message(png_header(30_000, 30_000))
-    assert "too many pixels" in message
+    assert message.endswith("has 900,000,000 pixels, more than 178,956,970: shrink it, or save it as JPEG")
     assert "5000×4000, more than 10,000,000 pixels" in error_message(png_header(5000, 4000), max_pixels=10_000_000)
+
+
+def test_a_jpeg_counts_with_the_pixels_that_are_decoded() -> None:
+    for colour, mode, size in ((90, "L", (16320, 12240)), ("red", "RGB", (8160, 6144))):  # 200 and 50.1 million
+        image = open_image(encoded(Image.new(mode, size, colour), "JPEG"), max_pixels=50_000_000)
+        assert image.width < 8160
+        assert image.getpixel((9, 9)) == pytest.approx((90, 90, 90) if colour == 90 else (254, 0, 0), abs=2)
+    assert "16320×12240, more than 10,000,000 pixels" in error_message(
+        encoded(Image.new("L", (16320, 12240)), "JPEG"), max_pixels=10_000_000
+    )
 
 
 def test_pixel_limit_holds_for_arrays_and_pillow_images() -> None:

@@ -120,7 +120,7 @@ def test_the_name_of_a_bad_photo_is_printed_safely(server: RunningServer):
         reply = server.ask("POST", "/v1/caption", body, Content_Type=MULTIPART)
         assert (reply.status, reply.error) == (
             422,
-            shown + "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF",
+            shown + "is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP, TIFF or JPEG 2000",
         )
 
 

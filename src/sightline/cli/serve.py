@@ -31,7 +31,9 @@ def serve(
         ),
     ] = None,
     max_bytes: Annotated[int, typer.Option("--max-bytes", help="Largest request, in bytes.")] = 20 * 2**20,
-    max_pixels: Annotated[int, typer.Option("--max-pixels", help="Largest photo, in pixels.")] = 50_000_000,
+    max_pixels: Annotated[
+        int, typer.Option("--max-pixels", help="Largest photo, in pixels that are decoded.")
+    ] = 65_000_000,
     max_photos: Annotated[int, typer.Option("--max-photos", help="Most photos in one request.")] = 16,
     queue: Annotated[int, typer.Option("--queue", help="Photos in flight at once; beyond that clients get 429.")] = 64,
     batch: Annotated[int, typer.Option("--batch", help="Photos captioned at once.")] = 16,

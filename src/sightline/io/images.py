@@ -9,6 +9,7 @@ import io
 import logging
 import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, JpegImagePlugin, UnidentifiedImageError
 
 from sightline.errors import ImageError
 from sightline.io.files import FileSlice, counted, local_path, printable
@@ -54,8 +55,9 @@ def open_image(
     """An upright RGB image from a path, ``file://`` URL, bytes, Pillow image or array (H×W, H×W×3 or ×4).
 
     Arrays are uint8, uint16 or floats between 0 and 1. Of an animation the first frame counts; what is transparent
-    becomes white. Size limits are checked before anything is decoded. Every fault is an `ImageError`,
-    which calls bytes by the name ``called`` if there is one.
+    becomes white. Size limits are checked before anything is decoded; ``max_pixels`` is of the pixels that are decoded,
+    which are fewer than a large JPEG's. Every fault is an `ImageError`, which calls bytes by the name ``called`` if
+    there is one.
     """
     if isinstance(source, np.ndarray):
         name = f"array of shape {source.shape}"
@@ -74,12 +76,14 @@ def open_image(
         image = _identify(_read(source, name, max_bytes), name, max_bytes)
     else:
         raise ImageError(f"a {type(source).__name__} is not an image: give a path, bytes, a Pillow image or an array")
-    _check_size(image.size, name, max_pixels)
+    size = image.size
+    needed = _draft(image)
+    _check_size(size, image.size, name, max_pixels)
     try:
-        return _upright_rgb(_load(image, name), name)
+        return _upright_rgb(_load(image, name, needed), name)
     except MemoryError:
         raise ImageError(
-            f"{name} is {image.width}×{image.height} and needs more memory than there is: shrink it"
+            f"{name} is {size[0]}×{size[1]} and needs more memory than there is: shrink it"
         ) from None
 
 
@@ -126,14 +130,17 @@ def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:
     Image.preinit() if data.startswith(COMMON) else Image.init()
     try:
         return Image.open(io.BytesIO(data), formats=[reader for reader in FORMATS if reader in Image.OPEN])
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ImageError(f"{name} has too many pixels to be decoded safely: shrink it first") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        if data.startswith(SIGNATURES[0]):  # `_draft` reduces it before it is decoded
+            return JpegImagePlugin.jpeg_factory(io.BytesIO(data))
+        pixels = next((f"{int(number):,}" for number in re.findall(r"\d+", str(error))), "too many")
+        raise ImageError(f"{name} has {pixels} pixels, more than {MAX_PIXELS:,}: shrink it, or save it as JPEG") from None
     except UnidentifiedImageError:
         if is_heic and "HEIF" not in Image.OPEN:
             raise ImageError(f"{name} is a HEIC photo: run `pip install pillow-heif`, or save it as JPEG") from None
         if data.startswith(SIGNATURES) or is_heic:
             raise ImageError(f"{name} is cut off or damaged: copy or download it again") from None
-        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP or TIFF") from None
+        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP, TIFF or JPEG 2000") from None
     except Exception as error:  # a reader stumbling over a crafted header
         raise _damaged(name, error) from error
 
@@ -146,19 +153,22 @@ def _register_heic() -> None:
     pillow_heif.register_heif_opener()
 
 
-def _check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
+def _check_size(size: tuple[int, int], decoded: tuple[int, int], name: str, max_pixels: int) -> None:
+    """``decoded`` is the size at which it is decoded."""
     width, height = size
     if width < 1 or height < 1:
         raise ImageError(f"{name} has no pixels ({width}×{height}): give a picture")
-    if width * height > max_pixels:
+    if decoded[0] * decoded[1] > max_pixels:
         raise ImageError(f"{name} is {width}×{height}, more than {max_pixels:,} pixels: shrink it first")
 
 
-def _load(image: Image.Image, name: str) -> Image.Image:
-    """Decode. A large JPEG is decoded at a reduced size; of other formats the decoded bytes are limited."""
+def _load(image: Image.Image, name: str, needed: int) -> Image.Image:
+    """Decode an image that takes ``needed`` bytes; their number is limited."""
     try:
-        if (needed := _draft(image)) > MAX_DECODED:
-            raise ImageError(f"{name} takes {needed / 2**20:.0f} MB when decoded: shrink it first")
+        if needed > MAX_DECODED:
+            raise ImageError(
+                f"{name} takes {needed / 2**20:.0f} MB when decoded, more than {MAX_DECODED >> 20}: shrink it first"
+            )
         with _libtiff_messages(name) if image.format == "TIFF" else nullcontext():
             image.load()
     except (ImageError, MemoryError):
