@@ -30,6 +30,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+def test_a_run_without_a_finished_epoch_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert error_message(tmp_path) == f"'{tmp_path}' has no model yet: no epoch of this training run is finished"
+
+
 # Weights that do not fit
 
 

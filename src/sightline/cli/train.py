@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+import shlex
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +57,17 @@ def train(
 
     from sightline.training.trainer import train as run
 
-    best = run(chosen, data, folder, resume, format, tracker)
+    try:
+        best = run(chosen, data, folder, resume, format, tracker)
+    except KeyboardInterrupt:
+        if is_first_process() and (folder / "state.safetensors").is_file():
+            options = [("--data", source) for source in data] + [("--set", change) for change in overrides or ()]
+            options += [("--output", str(folder))] if output else []
+            options += [] if seed is None else [("--seed", str(seed))]
+            options += [("--format", format)] if format != "auto" else []
+            options += [("--tracker", tracker)] if tracker else []
+            complain(f"to continue: {shlex.join(['sightline', 'train', recipe, *chain(*options), '--resume'])}")
+        raise
     if is_first_process():
         _show(best, folder, data, chosen.training.init)
 

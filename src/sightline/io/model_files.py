@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 WEIGHTS = "model.safetensors"
+RUN = "run.json"  # what a training run writes first
 SHARD = 40_000_000  # bytes of it in one shard: hosts of repositories warn from 50 MB on
 SCALE = ".scale"  # ends the name of an int8 matrix' scales, one for each row
 LARGEST_JSON = 64 * 2**20
@@ -41,6 +42,8 @@ def check_model_folder(folder: Path) -> None:
     missing = [name for name in ("config.json", WEIGHTS, "tokenizer.json") if not (folder / name).is_file()]
     if shards(folder):
         missing.remove(WEIGHTS)
+    if missing and (folder / RUN).is_file():
+        raise CheckpointError(f"{str(folder)!r} has no model yet: no epoch of this training run is finished")
     if missing:
         raise CheckpointError(f"{str(folder)!r} is not a model folder: {', '.join(missing)} missing")
 

@@ -70,11 +70,13 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     average: AveragedWeights | None,
+    recipe: dict[str, Any],
 ) -> dict[str, Any]:
-    """Restore everything; returns the run's progress."""
+    """Restore everything; returns the run's progress. `ConfigError` where the run has another recipe."""
     tensors, metadata = read_tensors(path)
     try:
         facts = json.loads(metadata["facts"])
+        _check_recipe(path.parent, facts["progress"]["recipe"], recipe)
         kept = _kept(step)
         weights = {name.removeprefix("weights/"): t for name, t in tensors.items() if name.startswith("weights/")}
         if set(kept) != set(weights):
@@ -105,6 +107,21 @@ def load_state(
         return facts["progress"]
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} cannot be resumed from: {error}") from None
+
+
+def _check_recipe(folder: Path, begun: dict[str, Any], recipe: dict[str, Any]) -> None:
+    differ = [
+        f"{section}.{key}"
+        for section, values in recipe.items()
+        if isinstance(values, dict)
+        for key in values | (begun.get(section) or {})
+        if values.get(key) != (begun.get(section) or {}).get(key)
+    ]
+    if begun != recipe:
+        raise ConfigError(
+            f"{folder} was begun with other settings: {', '.join(differ)}; resume with the same recipe and the same "
+            "--set options"
+        )
 
 
 def _kept(step: nn.Module) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from sightline.engine.torch_backend import TorchBackend
 from sightline.errors import ConfigError, SightlineError
 from sightline.evaluation.metrics import score
 from sightline.io.files import counted, write_atomically
+from sightline.io.model_files import RUN
 from sightline.io.progress import duration, track
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sightline.nn.hub import resolve
@@ -191,7 +192,7 @@ class Trainer:
     def _stop_if_interrupted(self) -> None:
         if self.interrupted:
             epoch, batch = self.progress["epoch"] + 1, self.progress["batch"]
-            log.info("stopped in epoch %d after batch %d, all saved: --resume goes on from there", epoch, batch)
+            log.info("stopped in epoch %d after batch %d, all saved", epoch, batch)
             raise KeyboardInterrupt
 
     def _clock(self, started: float) -> float:
@@ -388,7 +389,7 @@ class Trainer:
             )
         if self.accelerator.is_main_process:
             about = {"data": dataset.name.split("+"), "recipe": self.recipe.to_dict()}
-            write_atomically(self.output / "run.json", json.dumps(about, indent=2) + "\n")
+            write_atomically(self.output / RUN, json.dumps(about, indent=2) + "\n")
 
     def _parts(self, dataset: Dataset) -> Parts:
         """Process 0 builds first, and with it the feature cache; the others find it ready."""
@@ -402,18 +403,9 @@ class Trainer:
             save_state(self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress)
 
     def _resume(self) -> None:
-        progress = load_state(self._state_path, self.plain_step, self.optimizer, self.schedule, self.average)
-        if progress["recipe"] != self.progress["recipe"]:
-            differ = [
-                f"{section}.{key}"
-                for section, values in self.progress["recipe"].items()
-                if isinstance(values, dict)
-                for key in values | (progress["recipe"].get(section) or {})
-                if values.get(key) != (progress["recipe"].get(section) or {}).get(key)
-            ]
-            raise ConfigError(
-                f"{self.output} was begun with other settings: {', '.join(differ)}; resume with the same recipe"
-            )
+        progress = load_state(
+            self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress["recipe"]
+        )
         self.progress = progress
         log.info("resumed at epoch %d, batch %d, after %s", progress["epoch"] + 1, progress["batch"],
                  duration(progress["seconds"]))  # fmt: skip
