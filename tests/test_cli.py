@@ -358,5 +358,7 @@ def test_doctor_flags_a_collapsed_model_and_a_bad_photo(
     assert len(faults) == 2, outcome.out
     assert "red_circle_white.jpg" in faults[0]
     assert "collapsed" in faults[1]
+    asked, _, installation = outcome.out.partition("\nthe installation:\n")
+    assert "red_circle_white.jpg" in asked and "Python 3" in installation and "Python 3" not in asked
     missing = command("doctor", "--data", tmp_path / "none", "--model", own_model)
     assert (missing.code, "give --data" in missing.out) == (1, False)

@@ -31,12 +31,19 @@ def doctor(
         str | None, typer.Option("--model", "-m", help="Check this model; with --data on val photos.")
     ] = None,
 ) -> None:
-    """Find out what is installed and what works. Exit code 1 when something is wrong."""
-    faults = sum(_print(check()) for check in (installed, works, caches))
+    """Find out what is installed and what works; a dataset or a model that is named comes first.
+
+    Exit code 1 when there is a fault. A note is none: training leaves out what a dataset lacks, and goes on.
+    """
     dataset: list[Dataset] = []
-    if data is not None:
-        faults += _print(complete(data, dataset))
-    faults += _print(varied(model, dataset[0] if dataset else None, hint=data is None))
+    faults = _print(complete(data, dataset)) if data is not None else 0
+    named = data is not None or model is not None
+    if named:
+        faults += _print(varied(model, dataset[0] if dataset else None, hint=data is None))
+        typer.echo("\nthe installation:")
+    faults += sum(_print(check()) for check in (installed, works, caches))
+    if not named:
+        faults += _print(varied(None, None, hint=True))
     if faults:
         raise typer.Exit(1)
 
