@@ -43,6 +43,8 @@ def test_the_page_lists_the_best_first_and_no_photo_twice(evaluated: Evaluation)
     positions = [page.index(f">photo{number}<") for number in (6, 5, 4, 3, 0, 1, 2)]
     assert positions == sorted(positions)
     assert page.count("<figure>") == 7
+    assert "<h2>The best 4</h2>" in page and "<h2>The worst 3</h2>" in page
+    assert "<h2>The best one</h2>" in render_page(replace(evaluated, images=images[:2]))
     with pytest.raises(ConfigError, match="CIDEr-D"):
         render_page(replace(evaluated, images=(replace(image, scores={}),)))
 

@@ -41,15 +41,16 @@ def render_page(evaluation: Evaluation, count: int = 20) -> str:
     body = (
         f'<div class="report">\n<h1>Best and worst captions</h1>\n<ul class="scores quiet">{scores}</ul>\n'
         f'<p class="quiet"><code>{escape(evaluation.signature)}</code></p>\n'
-        f"{_section(f'The {len(best)} best', best)}{_section(f'The {len(worst)} worst', worst)}</div>\n"
+        f"{_section('best', best)}{_section('worst', worst)}</div>\n"
     )
     return render_html("Best and worst captions", body, STYLE + PHOTO_GRID)
 
 
-def _section(title: str, images: list[ScoredImage]) -> str:
+def _section(which: str, images: list[ScoredImage]) -> str:
     if not images:
         return ""
-    return f'<h2>{escape(title)}</h2>\n<div class="photos">\n{"".join(map(_figure, images))}</div>\n'
+    title = f"The {which} {len(images)}" if len(images) > 1 else f"The {which} one"
+    return f'<h2>{title}</h2>\n<div class="photos">\n{"".join(map(_figure, images))}</div>\n'
 
 
 def _figure(image: ScoredImage) -> str:
