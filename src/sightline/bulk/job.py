@@ -70,7 +70,7 @@ def caption_all(
     """
     options = options or BulkOptions()
     if output.format == "parquet":
-        import_parquet()  # what is missing is reported before any work, not after it
+        import_parquet(to_write=True)  # what is missing is reported before any work, not after it
     if cluster is not None:
         from sightline.bulk.ray import import_ray, work_on_cluster
 

@@ -190,7 +190,7 @@ def watch(
     if not Path(folder).is_dir():
         raise DataError(f"{printable(folder)} is not a folder: name the folder of the photos")
     if output.format == "parquet":
-        import_parquet()
+        import_parquet(to_write=True)
     if options.embed:
         find_exiftool()
     root = absolute(folder)

@@ -122,13 +122,13 @@ def _objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
     return (value for value in values if isinstance(value, dict))
 
 
-def import_parquet() -> Any:
+def import_parquet(to_write: bool = False) -> Any:
     """``pyarrow.parquet``, or one line that says how to install it."""
     try:
         import pyarrow.parquet
     except ImportError:
-        reason = f"Parquet needs pyarrow: {install_command('bulk')}, or write .jsonl or .csv instead"
-        raise MissingExtraError(reason) from None
+        instead = ", or write .jsonl or .csv instead" if to_write else ""
+        raise MissingExtraError(f"Parquet needs pyarrow: {install_command('bulk')}{instead}") from None
     return pyarrow.parquet
 
 
