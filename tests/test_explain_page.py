@@ -238,6 +238,19 @@ def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, mon
     assert text.count("<li>") >= 3
 
 
+@pytest.mark.parametrize("name", ["dog.html", "dog.png"])
+def test_a_page_that_is_replaced_is_kept(
+    folder: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo().save("photo.png")
+    Path(name).write_text("mine")
+    for _ in range(2):  # the second time it does not change
+        assert run(["explain", "photo.png", "-o", name, "--model", str(folder)]) == 0
+    assert Path(f"{name}.bak").read_text() == "mine" and not Path(f"{name}.bak2").exists()
+    assert capsys.readouterr().err.count(f"the earlier {name} is kept as {name}.bak") == 1
+
+
 def test_a_photo_from_standard_input(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

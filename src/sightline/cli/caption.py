@@ -127,8 +127,7 @@ def caption(
     if output or ((failed or skipped) and len(found) > 1):
         where = f": {printable(output)}" if output else ""
         complain(f"{counted(captioned, 'photo')} captioned, {failed} failed{where}")
-    for backup in earlier:
-        complain(f"the earlier {printable(output)} is kept as {printable(backup)}")
+    _name_backups(output, earlier)
     if skipped:
         complain(str(skipped))
     if failed:
@@ -208,6 +207,11 @@ def _of_standard_input(failure: Failure) -> Failure:
     return Failure(STDIN, EMPTY if reason.startswith("is empty") else reason)
 
 
+def _name_backups(output: str | Path | None, earlier: Iterable[Path]) -> None:
+    for backup in earlier:
+        complain(f"the earlier {printable(output)} is kept as {printable(backup)}")
+
+
 @contextmanager
 def _open(output: Path | None, earlier: list[Path]) -> Iterator[TextIO]:
     """Standard output, or a file; another file that is there is kept as a backup, whose name goes to ``earlier``."""
@@ -217,8 +221,13 @@ def _open(output: Path | None, earlier: list[Path]) -> Iterator[TextIO]:
     with atomic_path(output) as temporary:
         with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file
-        if output.exists() and not filecmp.cmp(output, temporary, shallow=False):
-            earlier.append(keep_backup(output))
+        earlier += _earlier(output, temporary)
+
+
+def _earlier(output: Path, replacement: Path) -> list[Path]:
+    """The backup of a file that another one is about to replace; none where nothing changes."""
+    changes = output.exists() and not filecmp.cmp(output, replacement, shallow=False)
+    return [keep_backup(output)] if changes else []
 
 
 def _write(
@@ -284,7 +293,7 @@ def explain(
     settings: SetDecoding = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Show what the model attended to while writing each word. A page has up to five captions."""
+    """Show what the model attended to while writing each word. A page has up to five captions, or --candidates."""
     source, target = _files(photo, output, paper)
     if photo == STDIN:
         source = _standard_input()
@@ -299,11 +308,14 @@ def explain(
     open_image(source, called="standard input")  # a photo that cannot be read is reported before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
     explanation = run(captioner, source, occlusion, **options)
-    explanation.save(target, paper)
+    with atomic_path(target) as temporary:
+        explanation.save(temporary, paper)
+        earlier = _earlier(target, temporary)
     typer.echo(explanation.caption.sentence())
     if note := explanation.note():
         typer.echo(note)
     typer.echo(f"written to {printable(target)}")
+    _name_backups(target, earlier)
 
 
 def _files(photo: str, output: Path | None, paper: bool) -> tuple[Path | bytes, Path]:
