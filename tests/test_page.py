@@ -188,7 +188,11 @@ def test_every_input_takes_a_photo(browser: Any, url: str, python: Captioner) ->
             page.set_input_files("#file", half)
             page.locator("#result-error", has_text="This photo is cut off or damaged").wait_for()
             page.set_input_files("#file", {"name": "x.jpg", "mimeType": "image/jpeg", "buffer": b"no photo at all"})
-            page.locator("#result-error", has_text="This browser cannot read that photo").wait_for()
+            page.locator("#result-error", has_text="This file is not an image: use JPEG, PNG,").wait_for()
+        tiff = encoded(EVERY[0].draw((30, 20)), "TIFF")
+        for kind, start in (("TIFF", tiff), ("HEIC", b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(64))):
+            page.set_input_files("#file", {"name": "x.jpg", "mimeType": "image/jpeg", "buffer": start})
+            page.locator("#result-error", has_text=f"This browser cannot read {kind}: use `sightline caption`").wait_for()
         page.click("#home")
         page.wait_for_selector("#welcome:not([hidden])")
         page.go_forward()
@@ -308,6 +312,9 @@ def test_without_a_model_for_the_browser_the_server_captions(browser: Any, site:
         page.wait_for_selector("#stage canvas.visible")
         check_ranking(page, "#selected-word .ranking")
         assert [line for line in errors if "401" not in line] == []
+        page.set_input_files("#file", {"name": "my_notes.jpg", "mimeType": "image/jpeg", "buffer": b"no photo"})
+        page.locator("#result-error", has_text="This file is not an image: use JPEG,").wait_for()
+        errors[:] = [line for line in errors if "422" not in line]
         page.goto(f"{url}docs")
         page.get_by_text("/v1/explain").wait_for()
         assert [line for line in errors if "401" not in line] == [], "Swagger UI breaks the content security policy"

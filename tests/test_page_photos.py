@@ -118,7 +118,7 @@ def test_captions_of_the_default_model_are_downloaded(
     chosen, unsure = files(), unsure_of(expected)
     with served(default_site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
         drop(page, chosen)
-        assert page.text_content("#counts") == f"4 captioned · {len(unsure)} unsure · 1 failed"
+        assert page.text_content("#counts") == f"4 captioned, {len(unsure)} of them unsure · 1 failed"
         assert names(page)[: len(unsure) + 1] == [*unsure, "broken.jpg"]
         page.select_option("#order", "added")
         assert names(page) == list(chosen)
@@ -179,7 +179,7 @@ def test_captions_of_the_default_model_are_edited(
         edit(page, "dog.jpg", '  "Rex" & I,\n running ')
         edit(page, "broken.jpg", "=1+1")
         edit(page, unsure[0], "A cup of coffee.")
-        still = f" · {len(unsure) - 1} unsure" if len(unsure) > 1 else ""
+        still = f", {len(unsure) - 1} of them unsure" if len(unsure) > 1 else ""
         assert page.text_content("#counts") == f"4 captioned{still} · 1 failed"
         rows = list(csv.DictReader(io.StringIO(download(page, "csv").decode(), newline="")))
         assert (rows[0]["caption"], rows[0]["confidence"], rows[0]["unsure"]) == ('"Rex" & I, running', "", "false")

@@ -124,7 +124,7 @@ export class ServerEngine implements Engine {
       const response = await this.post(form, signal), content = await response.json();
       if (response.ok) return resultOf(content.explanations[0]);
       if (response.status === 401) throw new TokenError(this.token() ? "this is not the server’s token" : "the server needs a token first");
-      if (response.status !== 429 || attempt === ATTEMPTS) throw new Error(content.error);
+      if (response.status !== 429 || attempt === ATTEMPTS) throw new Error(withoutName(content.error, file));
       this.onBusy();
       await new Promise((done) => setTimeout(done, 1000 * Math.min(10, Number(response.headers.get("Retry-After")) || 1)));
     }
@@ -146,6 +146,11 @@ export class ServerEngine implements Engine {
       throw signal?.aborted ? signal.reason : new Error(error instanceof TypeError ? "the server cannot be reached: is it still running?" : String(error));
     }
   }
+}
+
+/** The page shows the file's name already. */
+function withoutName(reason: string, file: Blob): string {
+  return file instanceof File && reason.startsWith(`${file.name} `) ? `this file${reason.slice(file.name.length)}` : reason;
 }
 
 const megabytes = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MB`;

@@ -157,7 +157,7 @@ function showProgress(): void {
   const finished = items.filter(({ state }) => state === "done").length + failed, progress = byId<HTMLProgressElement>("progress");
   const unsure = items.filter(isUnsure).length;
   const counts = [finished < items.length ? `${finished} of ${items.length} captioned` : `${finished - failed} captioned`];
-  if (unsure) counts.push(`${unsure} unsure`);
+  if (unsure) counts[0] += `, ${unsure} of them unsure`;
   if (failed) counts.push(`${failed} failed`);
   byId("photos-title").textContent = counted(items.length, "photo");
   byId("counts").textContent = items.length ? counts.join(" · ") : "No photos are left: add some, or undo the removal.";

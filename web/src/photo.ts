@@ -6,6 +6,13 @@ import type { Pixels } from "./types";
 export const MAX_BYTES = 64 * 2 ** 20;
 const MAX_PIXELS = 178_956_970; // the same limits as in Python
 const SIGNATURES = /^(\xff\xd8\xff|\x89PNG|GIF8|BM|RIFF[^]{4}WEBP)/; // of the kinds that every browser reads
+const OTHERS: [RegExp, string][] = [ // of kinds that Python reads, and few browsers
+  [/^[^]{4}ftyp(hei[cxms]|hev[cx]|mif1|msf1)/, "HEIC"],
+  [/^[^]{4}ftypavi[fs]/, "AVIF"],
+  [/^(II\*\0|MM\0\*)/, "TIFF"],
+  [/^(\0\0\0\x0cjP  |\xff\x4f\xff\x51)/, "JPEG 2000"],
+  [/^P[1-6]\s/, "PPM"],
+];
 
 export interface PreparedPhoto {
   square: Uint8ClampedArray; // size × size × RGB: what the encoder takes
@@ -38,18 +45,22 @@ async function decode(file: Blob): Promise<ImageBitmap> {
   try { // colours as stored, as Pillow takes them; turned upright as the camera noted
     return await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "premultiply" });
   } catch {
-    if (await hasKnownSignature(file)) throw new PhotoError("this photo is cut off or damaged: copy or download it again");
-    throw new PhotoError("this browser cannot read that photo: try a JPEG, PNG or WebP");
+    throw new PhotoError(await reasonOf(file));
   }
 }
 
-/** Whether a file begins like a format that every browser reads: then the file is damaged, not its format unknown. */
-async function hasKnownSignature(file: Blob): Promise<boolean> {
+/** Why a file cannot be decoded, by its first bytes. */
+async function reasonOf(file: Blob): Promise<string> {
+  let start: string;
   try {
-    return SIGNATURES.test(String.fromCharCode(...new Uint8Array(await file.slice(0, 12).arrayBuffer())));
-  } catch { // moved or deleted since it was chosen
-    return false;
+    start = String.fromCharCode(...new Uint8Array(await file.slice(0, 12).arrayBuffer()));
+  } catch {
+    return "this file cannot be read: it was moved or deleted since it was chosen";
   }
+  if (SIGNATURES.test(start)) return "this photo is cut off or damaged: copy or download it again";
+  const other = OTHERS.find(([signature]) => signature.test(start));
+  if (other) return `this browser cannot read ${other[1]}: use \`sightline caption\` or \`sightline serve --server-page\`, or save it as JPEG`;
+  return "this file is not an image: use JPEG, PNG, WebP, AVIF, GIF or BMP";
 }
 
 /** Decoded pixels, blended onto white where they are clear. */
