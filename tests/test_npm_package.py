@@ -114,5 +114,5 @@ def test_its_example_captions_in_the_browser(app: Path, python: Captioner, brows
         page.set_input_files("input", DOG)
         page.get_by_text(expected.sentence()).wait_for()
         page.set_input_files("input", {"name": "x.jpg", "mimeType": "image/jpeg", "buffer": b"no photo"})
-        page.get_by_text("this browser cannot read that photo").wait_for()
+        page.get_by_text("this file is not an image").wait_for()
         assert [error for error in errors if "favicon" not in error and "404" not in error] == []
