@@ -152,9 +152,9 @@ def test_training_stops_after_its_batch_or_at_once_and_resumes(
     again = ["train", str(recipe), *map(str, data), *change, "--output", str(model), "--resume"]
     assert messages.endswith(f", all saved\nto continue: {shlex.join(['sightline', *again])}\ninterrupted\n")
     assert start(*again, "--set", "training.epochs=1").wait(timeout=100) == 2, (tmp_path / "messages").read_text()
-    assert "training.epochs; resume with the same recipe and the same --set options" in (
-        tmp_path / "messages"
-    ).read_text()
+    assert (
+        "training.epochs; resume with the same recipe and the same --set options" in (tmp_path / "messages").read_text()
+    )
 
 
 def test_a_search_that_is_interrupted_shows_no_half_result_and_goes_on_next_time(

@@ -23,7 +23,15 @@ from typing import Any
 from sightline.data.shards import SHARD_SUFFIX
 from sightline.data.tables import SOURCE, import_parquet, text_encoding
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import IMAGE_SUFFIXES, SkippedFiles, atomic_path, local_path, path_in_table, printable, walk_files
+from sightline.io.files import (
+    IMAGE_SUFFIXES,
+    SkippedFiles,
+    atomic_path,
+    local_path,
+    path_in_table,
+    printable,
+    walk_files,
+)
 from sightline.types import Caption, Failure, text_of_cell
 
 log = logging.getLogger("sightline.bulk")

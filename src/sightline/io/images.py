@@ -82,9 +82,7 @@ def open_image(
     try:
         return _upright_rgb(_load(image, name, needed), name)
     except MemoryError:
-        raise ImageError(
-            f"{name} is {size[0]}×{size[1]} and needs more memory than there is: shrink it"
-        ) from None
+        raise ImageError(f"{name} is {size[0]}×{size[1]} and needs more memory than there is: shrink it") from None
 
 
 def _read(source: str | os.PathLike[str], name: str, max_bytes: int) -> bytes:
@@ -133,14 +131,16 @@ def _identify(data: bytes, name: str, max_bytes: int) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         if data.startswith(SIGNATURES[0]):  # `_draft` reduces it before it is decoded
             return JpegImagePlugin.jpeg_factory(io.BytesIO(data))
-        pixels = next((f"{int(number):,}" for number in re.findall(r"\d+", str(error))), "too many")
-        raise ImageError(f"{name} has {pixels} pixels, more than {MAX_PIXELS:,}: shrink it, or save it as JPEG") from None
+        found = re.search(r"\d+", str(error))
+        pixels = f"{int(found[0]):,} pixels, more than {MAX_PIXELS:,}" if found else "too many pixels"
+        raise ImageError(f"{name} has {pixels}: shrink it, or save it as JPEG") from None
     except UnidentifiedImageError:
         if is_heic and "HEIF" not in Image.OPEN:
             raise ImageError(f"{name} is a HEIC photo: run `pip install pillow-heif`, or save it as JPEG") from None
         if data.startswith(SIGNATURES) or is_heic:
             raise ImageError(f"{name} is cut off or damaged: copy or download it again") from None
-        raise ImageError(f"{name} is not an image: use JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP, TIFF or JPEG 2000") from None
+        known = "JPEG, PNG, WebP, HEIC, AVIF, GIF, BMP, TIFF or JPEG 2000"
+        raise ImageError(f"{name} is not an image: use {known}") from None
     except Exception as error:  # a reader stumbling over a crafted header
         raise _damaged(name, error) from error
 
