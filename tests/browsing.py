@@ -22,7 +22,7 @@ from sightline.engine.confidence import Captions, Confidence, Photos, Words, enc
 # WebAssembly and a CPU with int8 instructions round sums differently; docs/page.md has the measured differences.
 INT8_CONFIDENCE, INT8_OOD_SCORE = 0.06, 0.06
 WEB = Path(__file__).parents[1] / "web"
-PATIENCE = 30_000  # milliseconds: machines that run tests may have other work
+PATIENCE = 300_000  # milliseconds: machines that run tests may have other work
 IN_NPM = "import('@sparticuz/chromium').then((module) => module.default.executablePath()).then(console.log)"
 CONTROLS_WITHOUT_NAME = """
   [...document.querySelectorAll('button, input:not([aria-hidden]), a, summary')].filter((item) =>

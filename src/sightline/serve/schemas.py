@@ -101,7 +101,7 @@ class WordOut(BaseModel):
         default=None,
         ge=0,
         le=1,
-        description="Probability that people use this word, if the model is calibrated.",
+        description="Probability that people use this word, if the model is calibrated; not to be used where unsure.",
     )
 
 
