@@ -31,9 +31,10 @@ def doctor(
         str | None, typer.Option("--model", "-m", help="Check this model; with --data on val photos.")
     ] = None,
 ) -> None:
-    """Find out what is installed and what works; a dataset or a model that is named comes first.
+    """Find out what is installed and what works.
 
-    Exit code 1 when there is a fault. A note is none: training leaves out what a dataset lacks, and goes on.
+    A dataset or a model that is named comes first. Exit code 1 when there is a fault. A note is none: training leaves
+    out what a dataset lacks, and goes on.
     """
     dataset: list[Dataset] = []
     faults = _print(complete(data, dataset)) if data is not None else 0
