@@ -121,7 +121,7 @@ def watch(
     datastore: Datastore = None,
     runtime: Runtime = "auto",
 ) -> None:
-    """Caption the photos of a folder as they arrive, with a line on stderr for each.
+    """Caption a folder's photos as they arrive and print each.
 
     Ctrl-C ends it, and the same command continues. Each photo is captioned once, when its file has stopped growing.
     One that cannot be captioned goes to a table of errors, and is tried again when it changes.
