@@ -1,7 +1,7 @@
 """Which gender do captions name, and do people name the same? Counts of man, woman, boy, girl and their like.
 
-    python results/tools/gender_words.py results/coco/dinov2-coco-long.captions.json --data coco/
-    python results/tools/gender_words.py results/dinov2-coco-long.captions.json --data flickr8k/
+    python results/tools/gender_words.py results/coco/dinov2-coco-words.captions.json --data coco/
+    python results/tools/gender_words.py results/dinov2-coco-words.captions.json --data flickr8k/
 
 Photos with people are divided by what their human captions say: most captions name one gender and none the other
 ("man", "woman"); captions contradict each other, none naming both; people are mentioned, but no gender is. Photos that

@@ -25,7 +25,7 @@ def test_the_page_agrees_with_its_json_file_and_the_rows() -> None:
     found, plans, rows = read_json(RESULTS / "checkpoints.json"), load_plans(), all_rows(RESULTS)
     page = (RESULTS / "checkpoints.md").read_text(encoding="utf-8")
     assert page == checkpoints.page(plans, found, rows), "run `python results/tools/checkpoints.py`"
-    for title, row in (("default", "dinov2-coco-long"), ("large", "clip-coco-long")):
+    for title, row in (("default", "dinov2-coco-words"), ("large", "clip-coco-long")):
         assert re.search(rf"^\| the {title} model \| `{row}`, .* MB \| `{rows[row].checkpoint}\w+` \|$", page, re.M)
     scored = {
         plan.models[0]: rows[name].checkpoint
