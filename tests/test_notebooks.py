@@ -26,7 +26,7 @@ def test_a_caption_of_the_default_model_shows_its_overlay() -> None:
     assert found is not None
     assert found[1] == SENTENCE
     assert Image.open(io.BytesIO(base64.b64decode(found[2]))).size == caption.overlay().size
-    assert repr([caption]) == f"[Caption('{CAPTION}', likely: {CONFIDENCE:.0%} confidence)]"
+    assert repr([caption]) == f"[Caption('{CAPTION}', sure: {CONFIDENCE:.0%} confidence)]"
     text = replace(caption, photo=None, text="a <b> dog")._repr_html_()
     assert text == f"<p>A &lt;b&gt; dog. <small>({caption.certainty()})</small></p>"
 
