@@ -1,6 +1,6 @@
 """What a larger model buys: CIDEr-D on test of both datasets, megabytes on disk and milliseconds for a photo.
 
-    python results/tools/trade_off.py dinov2-coco-words=default clip-coco-long=large tinyvit-scst=FOLDER --photos photos/
+    python results/tools/trade_off.py dinov2-coco-words=default clip-coco-long=large tinyvit-scst=DIR --photos photos/
     python results/tools/trade_off.py
 
 Each ROW=MODEL names a row of results/ and the model to time. The models caption the photos in turn in one run, from the
