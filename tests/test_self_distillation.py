@@ -24,6 +24,10 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def corrected(tokenizer):
+    return corrected_by(tokenizer)
+
+
+def corrected_by(tokenizer):
     shift = torch.zeros(tokenizer.size)
     shift[tokenizer.ids["bowl"]] = 1.0
     correct = Corrections(tokenizer, [CAPTIONS], shift)
@@ -48,7 +52,9 @@ def test_words_that_people_never_write_one_after_another_do_not_follow(corrected
     assert corrected("a dog in the")[-1]["bowl"] > 0, "too rare to know"
 
 
-def test_a_content_word_is_not_said_again_within_three_words(corrected) -> None:
+def test_a_content_word_is_not_said_again_within_three_words(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_distillation, "EXPECTED", 1e9)  # so that no pair of words is forbidden
+    corrected = corrected_by(tokenizer)
     assert corrected("a red")[-1]["red"] == 0
     assert corrected("a red dog in")[-1]["red"] == 0
     assert corrected("a red dog in the")[-1]["red"] > 0
