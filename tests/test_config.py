@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,19 @@ def test_the_schema_accepts_every_recipe_and_refuses_a_typo(command) -> None:
         assert not validator.is_valid({**values, "trainning": {}})
     values["encoder"] = {"name": "patches"}
     assert validator.is_valid(values), "every key has a default"
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("-1", "objective.missed_words: input should be greater than or equal to 0, got -1"),
+        (
+            "many",
+            "objective.missed_words: input should be a valid number, unable to parse string as a number, got 'many'",
+        ),
+        ("{coco=-2}", "objective.missed_words.coco: input should be greater than or equal to 0, got -2"),
+    ],
+)
+def test_a_number_or_one_by_source_has_one_fault(value: str, fault: str):
+    with pytest.raises(ConfigError, match=f"dinov2-coco-words: {re.escape(fault)}$"):
+        load_recipe("dinov2-coco-words", [f"objective.missed_words={value}"])

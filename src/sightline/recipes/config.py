@@ -24,6 +24,11 @@ Size = Annotated[int, Field(ge=1)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # a damaged number must not build blocks until memory ends
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+# One number, or one for each source of a mixture.
+BySource = Annotated[
+    Annotated[NonNegative, Tag("one")] | Annotated[dict[str, NonNegative], Tag("by-source")],
+    Discriminator(lambda value: "by-source" if isinstance(value, dict) else "one"),
+]
 
 
 class Section(BaseModel):
@@ -173,8 +178,7 @@ class Distillation(Section):
 class SelfDistillation(Section):
     name: Literal["self-distillation"]
     temperature: Positive = 0.7  # of the captions that the model draws for itself
-    # How strongly words are favoured that people use more often than the model; of a mixture, by source.
-    missed_words: NonNegative | dict[str, NonNegative] = 0.0
+    missed_words: BySource = 0.0  # how strongly words are favoured that people use more often than the model
 
 
 class TrainingSection(Section):
@@ -355,8 +359,8 @@ def _fault(item: Any, values: Mapping[str, Any]) -> str:
     where = [str(part) for part in item["loc"]]
     model = _model_of(where, values)
     key = ".".join(part for part in where if part not in {"patches", "pretrained"})
-    if len(where) == 3 and where[0] in ("decoder", "objective", "encoder"):  # pydantic inserts the union's tag
-        key = f"{where[0]}.{where[2]}"
+    if len(where) >= 3 and where[0] in ("decoder", "objective", "encoder"):  # pydantic inserts the unions' tags
+        key = ".".join([where[0], *(part for part in where[2:] if part not in {"one", "by-source"})])
     if item["type"] == "extra_forbidden":
         fields = [info.alias or name for name, info in model.model_fields.items()] if model else []
         return f"unknown key {key!r}{nearest(key.split('.')[-1], fields)}"
