@@ -149,6 +149,21 @@ def test_bleu_is_added_to_the_reward_by_its_weight():
     assert (after - before).tolist() == pytest.approx([0.5 * value for value in bleu], abs=1e-6)
 
 
+def test_meteor_is_added_to_the_reward_by_its_weight():
+    """Synonyms count, and the end is no word: "a red dog" and "a red hound" against "a red dog", cut short or ended."""
+    references = [["a red dog"], ["a cat"]]
+    tokenizer = TOKENIZERS["word"].train(["a red dog hound", "a cat"], min_count=1, max_length=8)
+    context = SimpleNamespace(tokenizer=tokenizer, references=references, sources=["", ""], objects=[None, None])
+    plain, mixed = SelfCritical(pad=0), SelfCritical(pad=0, meteor=2.0)
+    for objective in (plain, mixed):
+        objective.prepare(None, context)
+    texts = [["a", "red", "dog", END], ["a", "red", "dog"], ["a", "red", "hound", END], ["a", "red", "cat", END]]
+    (before, _), (after, _) = (own._rewards([0] * 4, texts) for own in (plain, mixed))
+    same, cut, synonym, other = ((after - before) / 2).tolist()
+    assert same == pytest.approx(1) == pytest.approx(cut)
+    assert other < 0.6 < synonym < 1
+
+
 def test_each_source_of_a_mixture_counts_its_own_document_frequencies():
     kennel, zoo = [["a red dog"], ["a big dog"], ["a dog"]], [["a red cat"], ["the dog"], ["a big cow"]]
     tokenizer = TOKENIZERS["word"].train([text for texts in kennel + zoo for text in texts], min_count=1, max_length=8)

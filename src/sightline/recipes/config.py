@@ -160,6 +160,7 @@ class SelfCritical(Section):
     temperature: Positive = 1.0
     truth_penalty: NonNegative = 0.0  # taken off the reward for each object the photo lacks
     bleu: NonNegative = 0.0  # weight of the caption's BLEU-4 beside CIDEr-D
+    meteor: NonNegative = 0.0  # weight of its METEOR, likewise
 
 
 class Distillation(Section):

@@ -14,7 +14,8 @@ Flickr8k, where every fourth photo shows one, and much in COCO.
 With ``truth_penalty`` a caption also loses that much for every object it names that the photo does not show. This needs
 photos with labelled objects; those without labels lose nothing. With ``bleu`` a caption also earns that much times its
 BLEU-4, smoothed by one n-gram of each order above the first (Lin and Och, 2004), since few captions match four words in
-a row: CIDEr-D looks at rare words, BLEU at every phrase.
+a row: CIDEr-D looks at rare words, BLEU at every phrase. With ``meteor`` it earns that much times its METEOR, which
+counts word forms and synonyms as matches and weighs recall most.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sightline.errors import ConfigError
 from sightline.evaluation.metrics.bleu import Bleu
 from sightline.evaluation.metrics.chair import Mention, check_categories, mentions
 from sightline.evaluation.metrics.cider import CiderReward
+from sightline.evaluation.metrics.meteor import Meteor
 from sightline.evaluation.metrics.ptb import tokenize
 from sightline.tokenizers import Tokenizer
 from sightline.training.objectives.base import Logs, Objective, token_losses
@@ -55,10 +57,11 @@ class SelfCritical(Objective):
         temperature: float = 1.0,
         truth_penalty: float = 0.0,
         bleu: float = 0.0,
+        meteor: float = 0.0,
     ):
         super().__init__()
         self.pad, self.samples, self.baseline, self.temperature = pad, samples, baseline, temperature
-        self.truth_penalty, self.bleu = truth_penalty, bleu
+        self.truth_penalty, self.bleu, self.meteor = truth_penalty, bleu, meteor
         if baseline == "mean" and samples < 2:
             raise ConfigError("objective.samples=1 leaves no other sample to compare with; set 2 or baseline='greedy'")
 
@@ -73,6 +76,8 @@ class SelfCritical(Objective):
         self.references = references
         self.cider = {source: CiderReward(texts) for source, texts in references.items()}
         self.max_length = context.tokenizer.max_length
+        if self.meteor:
+            self.meteor_metric = Meteor()
         if not self.truth_penalty:
             return
         self.objects: Sequence[frozenset[str] | None] = context.objects
@@ -128,9 +133,11 @@ class SelfCritical(Objective):
         positions = [self.source_indices[photo] for photo in photos]
         found = [self.cider[source].score([index], [words])[0] for (source, index), words in zip(positions, texts)]
         rewards = torch.tensor(found, dtype=torch.float32)
+        references = [self.references[source][index] for source, index in positions]
         if self.bleu:
-            references = [self.references[source][index] for source, index in positions]
             rewards += self.bleu * torch.tensor(Bleu().smoothed(texts, references), dtype=torch.float32)
+        if self.meteor:
+            rewards += self.meteor * torch.tensor(self._meteor(texts, references), dtype=torch.float32)
         false_objects = torch.zeros_like(rewards)
         if self.truth_penalty:
             for row, (photo, words) in enumerate(zip(photos, texts)):
@@ -138,6 +145,13 @@ class SelfCritical(Objective):
                     named = _mentions(" ".join(words).removesuffix(END))
                     false_objects[row] = len({mention.categories for mention in named if not mention.is_in(labels)})
         return rewards - self.truth_penalty * false_objects, false_objects
+
+    def _meteor(self, texts: Sequence[list[str]], references: Sequence[list[list[str]]]) -> np.ndarray:
+        """METEOR of each caption by itself: the end symbol is no word to it."""
+        plain = [[word for word in text if word != END] for text in texts]
+        plain_references = [[text[:-1] for text in photo] for photo in references]
+        statistics = self.meteor_metric.statistics(plain, plain_references)
+        return self.meteor_metric.per_image(statistics)["meteor"]
 
     def _texts(self, tokens: Tensor) -> list[list[str]]:
         """The words of each caption, with the end symbol where it has one."""
