@@ -13,6 +13,7 @@ from exporting import page_model, pictures
 
 from sightline.engine.captioner import load
 from sightline.nn.encoders import build_encoder
+from sightline.onnx import exported
 from sightline.onnx.export import encoder_session
 from sightline.onnx.exported import open_session
 from sightline.onnx.quantize import int8_arithmetic, outlier_nodes, rounded, store_weights
@@ -115,8 +116,11 @@ def test_int8_arithmetic_is_near_and_multiplies_integers(large_graph: onnx.Model
         assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 
 
-def test_int8_products_do_not_overflow() -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_int8_products_do_not_overflow(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The greatest ones: on CPUs with AVX2 but without VNNI instructions two of them exceed 16 bits."""
+    if old:  # as on those CPUs
+        monkeypatch.setattr(exported, "exact_int8_products", lambda: False)
     ones = onnx.numpy_helper.from_array(np.ones((64, 32), np.float32), "ones")
     given, result = (
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, side])
@@ -127,6 +131,18 @@ def test_int8_products_do_not_overflow() -> None:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     (found,) = open_session(int8_arithmetic(model).SerializeToString()).run(None, {"x": np.ones((1, 64), np.float32)})
     assert found == pytest.approx(np.full((1, 32), 64.0), rel=1e-3)
+
+
+def test_the_product_that_tells_whether_int8_is_exact() -> None:
+    make, kinds = onnx.helper, onnx.TensorProto
+    tensors = {
+        name: make.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (("a", kinds.UINT8, [1, 4]), ("b", kinds.INT8, [4, 1]), ("y", kinds.INT32, [1, 1]))
+    }
+    node = make.make_node("MatMulInteger", ["a", "b"], ["y"])
+    graph = make.make_graph([node], "g", [tensors["a"], tensors["b"]], [tensors["y"]])
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=10)
+    assert exported.PRODUCT_OF_4 == model.SerializeToString()
 
 
 @pytest.mark.parametrize(("precision", "nearest", "farthest"), [("float32", 0.0, 1e-5), ("int8", 1e-5, 0.05)])
