@@ -22,7 +22,7 @@ from sightline.engine.captioner import load
 from sightline.errors import ConfigError, DataError, SightlineError
 from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.tokenizers.base import normalise
-from sightline.training.setup import build_parts
+from sightline.training.setup import build_parts, photos_of
 from sightline.training.state import read_history
 from sightline.training.trainer import Trainer, train
 
@@ -149,6 +149,29 @@ def test_resuming_where_nothing_is_to_be_resumed_warns_and_begins(tiny_flickr8k,
     _, warning = [record.message for record in caplog.records if record.levelname == "WARNING"]  # after: few val photos
     assert warning == f"--resume found nothing to resume in {tmp_path / 'run'}: this is a new run, from the beginning"
     assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_a_run_sees_the_first_photos_of_each_source(tiny_flickr8k):
+    dataset = load_dataset(tiny_flickr8k)
+    (photo, *_) = dataset.examples("train")
+    photos = [
+        replace(photo, name=f"{number}", source=source, captions=("a dog",) * captions)
+        for source, captions in (("kennel", 5), ("zoo", 1), ("zoo", 5))
+        for number in range(4)
+    ]
+    dataset = replace(dataset, splits={split: photos for split in ("train", "val", "test")})
+
+    def seen(split: str, *changes: str) -> list[tuple[str, str]]:
+        recipe = parse_recipe(TINY, ["training.train_photos=3", "training.val_photos=2", *changes])
+        return [(example.source, example.name) for example in photos_of(recipe, dataset, split)]
+
+    assert seen("train") == [(source, name) for source in ("kennel", "zoo") for name in "012"]
+    assert seen("val") == [(source, name) for source in ("kennel", "zoo") for name in "01"]
+    assert len(seen("train", "training.train_photos=0")) == len(seen("test")) == len(photos)
+    enough = seen("train", "data.min_captions=5", "training.train_photos=0")
+    assert len(enough) == 8, "those of the zoo with one caption are left out"
+    parts = build_parts(parse_recipe(TINY, ["training.train_photos=3", "training.val_photos=2"]), dataset)
+    assert len(parts.references) == 6
 
 
 @pytest.mark.parametrize(("photos", "warned"), [(1, True), (49, True), (50, False)])

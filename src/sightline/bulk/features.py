@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sightline.bulk.ray import connect, map_on_actors
-from sightline.data import first_of_each_source, load_datasets
+from sightline.data import load_datasets
 from sightline.errors import ConfigError
 from sightline.io.progress import meter
 from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.feature_cache import FeatureCache
-from sightline.training.setup import build_model, build_tokenizer, feature_cache
+from sightline.training.setup import build_model, build_tokenizer, feature_cache, photos_of
 
 log = logging.getLogger("sightline.bulk")
 SHARE = 4096  # photos (or views) that an actor encodes at a time
@@ -46,9 +46,7 @@ def open_caches(recipe: Recipe, data: Sequence[str], format: str) -> list[Featur
     model = build_model(recipe, build_tokenizer(recipe, dataset))
     caches = []
     for split in SPLITS:
-        examples = dataset.examples(split)
-        if split == "val":
-            examples = first_of_each_source(examples, recipe.training.val_photos)
+        examples = photos_of(recipe, dataset, split)
         cache = feature_cache(model, examples, recipe, augment=recipe.data.augment and split == "train")
         if cache is None:
             raise ConfigError(f"{recipe.title or 'this recipe'} trains on pixels: there are no features to keep")

@@ -197,6 +197,7 @@ class TrainingSection(Section):
     metric: Literal["cider", "bleu_4", "bleu_1", "rouge_l", "loss"] = "cider"  # of generated val captions
     patience: Count = 5  # evaluations without a better one; 0: never stop early
     evaluate_every: Size = 1  # epochs
+    train_photos: Count = 0  # learn from only so many photos of each source; 0: all
     val_photos: Count = 0  # score only so many val photos of each source while training; 0: all
     checkpoint_minutes: Positive = 5.0
     init: str | None = None  # a model this run starts from: a folder, a shipped model's name ("default") or a hub name

@@ -109,6 +109,15 @@ def encoder_options(recipe: Recipe) -> dict[str, Any]:
     return options | {"weights": "random"} if recipe.training.init and options.get("weights") == "library" else options
 
 
+def photos_of(recipe: Recipe, dataset: Dataset, split: str) -> list[Example]:
+    """What a run sees of a split."""
+    examples, training = list(dataset.examples(split)), recipe.training
+    if split == "train":
+        enough = [example for example in examples if len(example.captions) >= recipe.data.min_captions]
+        return first_of_each_source(enough, training.train_photos)
+    return first_of_each_source(examples, training.val_photos) if split == "val" else examples
+
+
 def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: int = 1) -> Parts:
     if OBJECTIVES[recipe.objective.name].wants_trained and not recipe.training.init:
         log.warning(
@@ -120,10 +129,9 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
     decoding_of(recipe, tokenizer)  # before hours of training, not after them
     model = build_model(recipe, tokenizer)
     data, training = recipe.data, recipe.training
-    train = [example for example in dataset.examples("train") if len(example.captions) >= data.min_captions]
+    train, val = photos_of(recipe, dataset, "train"), photos_of(recipe, dataset, "val")
     if not train:
         raise ConfigError(f"data.min_captions={data.min_captions}: no training photo has so many; give a smaller one")
-    val = first_of_each_source(dataset.examples("val"), training.val_photos)
     if not val:
         raise DataError(f"{dataset.name} in {dataset.root} has no val split: add a source that has one with --data")
     if len(val) < FEW_PHOTOS:
