@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,9 @@ VOCABULARY = {"dog": 0.9, "shirt": 0.3, "man": 0.6, "snow": 0.8, "bench": 0.15, 
 
 
 def made_world(photos: int, seed: int = 0, features: int = 20) -> tuple[list[Observed], np.ndarray]:
-    """A model that is far too sure of all words, more so of some; photos that vary along 15 of 20 directions."""
+    """A model that is far too sure of all words, more so of some; photos that vary along 15 directions."""
     dice = np.random.default_rng(seed)
-    scale = np.array([5.0] * 15 + [0.1] * 5)
+    scale = np.where(np.arange(features) < 15, 5.0, 0.1)
     observed = []
     for _ in range(photos):
         names = dice.choice(list(VOCABULARY), 5, replace=False)
@@ -125,6 +126,30 @@ def test_the_check_judges_no_photo_by_itself() -> None:
     itself = reliability([(caption.words[0].confidence, one.used[0]) for caption, one in zip(judged, observed)])
     assert itself["brier"] < 0.24
     assert honest > 0.245
+
+
+def test_the_check_reports_each_source_of_a_mixture() -> None:
+    """One fit serves both: it is right on the average, too sure of the source whose references agree less."""
+    easy, train = made_world(800)
+    hard = [
+        replace(one, source="hard", used=tuple(used and number % 4 > 0 for number, used in enumerate(one.used)))
+        for one in made_world(800, seed=1)[0]
+    ]
+    found = check([*(replace(one, source="easy") for one in easy), *hard], Statistics.of(train))
+    assert found["captions"]["after"]["ece"] < 0.06
+    assert {name: values["after"]["count"] for name, values in found["sources"].items()} == {"easy": 800, "hard": 800}
+    too_sure = {name: reliability_gap(values["after"]) for name, values in found["sources"].items()}
+    assert too_sure["easy"] < -0.05 and too_sure["hard"] > 0.05
+
+
+def reliability_gap(values: dict) -> float:
+    """Mean confidence less the share that was right."""
+    return sum(count * mean for count, mean, _ in values["bins"]) / values["count"] - values["rate"]
+
+
+def test_one_dataset_has_no_report_of_its_sources() -> None:
+    observed, train = made_world(100)
+    assert "sources" not in check(observed, Statistics.of(train))
 
 
 def test_what_leaves_the_narrow_directions_is_strange() -> None:
@@ -192,6 +217,8 @@ def test_calibrating_a_folder(
     code, out, err = run(capfd, "calibrate", folder, "--data", sketches, "--data", more, "--photos", 24)
     assert (code, err) == (0, "")
     assert "content words" in out
+    assert "captions, folder (12)" in out
+    assert "captions, folder-2 (12)" in out
     assert out.rstrip().endswith(f"written to {folder / 'confidence.json'}")
     confidence = load(folder).confidence
     assert confidence is not None

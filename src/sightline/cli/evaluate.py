@@ -200,8 +200,10 @@ def calibrate(
     table = Table("probability of being right", title=printable(Path(folder).name), title_justify="left")
     for column in ("right, %", "ECE before", "after", "Brier before", "after"):
         table.add_column(column, justify="right")
-    for key, name in CALIBRATED.items():
-        before, after = found[key]["before"], found[key]["after"]
+    rows = {name: found[key] for key, name in CALIBRATED.items()}
+    rows |= {f"captions, {printable(source)}": values for source, values in found.get("sources", {}).items()}
+    for name, values in rows.items():
+        before, after = values["before"], values["after"]
         numbers = (after["rate"], before["ece"], after["ece"], before["brier"], after["brier"])
         table.add_row(f"{name} ({after['count']:,})", *map(percent, numbers))
     console().print(table)

@@ -42,6 +42,7 @@ class Observed:
     pooled: np.ndarray
     caption: Caption
     used: tuple[bool | None, ...]
+    source: str = ""  # the dataset of a mixture it comes from
 
     @property
     def right(self) -> bool:
@@ -129,7 +130,7 @@ def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) 
         features = captioner.encode([image for _, image in opened])
         captions = captioner.finish(captioner.decode(features, options), features)
         for (example, _), vector, caption in zip(opened, as_array(features[0].pooled), captions):
-            found.append(Observed(vector, caption, used(caption, example.captions)))
+            found.append(Observed(vector, caption, used(caption, example.captions), example.source))
     return found
 
 
@@ -250,9 +251,13 @@ def grouped_logistic(
 
 
 def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any]:
-    """Each half judged by the fit to the other half: reliability before and after, and the share marked unsure."""
+    """Each half judged by the fit to the other half: reliability before and after, and the share marked unsure.
+
+    Where the photos are of a mixture, the reliability of the captions of each source, too.
+    """
     before: dict[str, list[tuple[float, bool]]] = {"words": [], "content_words": [], "captions": []}
     after: dict[str, list[tuple[float, bool]]] = {name: [] for name in before}
+    sources: dict[str, list[tuple[float, float, bool]]] = {one.source: [] for one in observed}
     marked = 0
     halves = split(observed)
     for fitted, new in (halves, halves[::-1]):
@@ -262,6 +267,7 @@ def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any
             marked += caption.unsure
             before["captions"].append((caption.likelihood, one.right))
             after["captions"].append((caption.confidence, one.right))
+            sources[one.source].append((caption.likelihood, caption.confidence, one.right))
             for word, hit in zip(caption.words, one.used):
                 if hit is not None:
                     for name in ("words", *(["content_words"] if word.text not in FUNCTION_WORDS else [])):
@@ -270,7 +276,16 @@ def check(observed: Sequence[Observed], statistics: Statistics) -> dict[str, Any
     report: dict[str, Any] = {
         name: {"before": reliability(before[name]), "after": reliability(after[name])} for name in before
     }
-    return report | {"marked": round(marked / len(observed), 4)}
+    report["marked"] = round(marked / len(observed), 4)
+    if len(sources) > 1:
+        report["sources"] = {
+            name: {
+                "before": reliability([(likelihood, right) for likelihood, _, right in found]),
+                "after": reliability([(confidence, right) for _, confidence, right in found]),
+            }
+            for name, found in sources.items()
+        }
+    return report
 
 
 def reliability(pairs: Sequence[tuple[float, bool]]) -> dict[str, Any]:
