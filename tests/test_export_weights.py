@@ -142,7 +142,7 @@ def test_the_product_that_tells_whether_int8_is_exact() -> None:
     node = make.make_node("MatMulInteger", ["a", "b"], ["y"])
     graph = make.make_graph([node], "g", [tensors["a"], tensors["b"]], [tensors["y"]])
     model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=10)
-    assert exported.PRODUCT_OF_4 == model.SerializeToString()
+    assert model.SerializeToString() == exported.PRODUCT_OF_4
 
 
 @pytest.mark.parametrize(("precision", "nearest", "farthest"), [("float32", 0.0, 1e-5), ("int8", 1e-5, 0.05)])

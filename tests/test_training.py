@@ -159,7 +159,7 @@ def test_a_run_sees_the_first_photos_of_each_source(tiny_flickr8k):
         for source, captions in (("kennel", 5), ("zoo", 1), ("zoo", 5))
         for number in range(4)
     ]
-    dataset = replace(dataset, splits={split: photos for split in ("train", "val", "test")})
+    dataset = replace(dataset, splits=dict.fromkeys(("train", "val", "test"), photos))
 
     def seen(split: str, *changes: str) -> list[tuple[str, str]]:
         recipe = parse_recipe(TINY, ["training.train_photos=3", "training.val_photos=2", *changes])

@@ -289,7 +289,7 @@ def open_session(
 
 @cache
 def exact_int8_products() -> bool:
-    """Whether this CPU adds products of int8 exactly: with AVX2 but without VNNI instructions it saturates at 16 bits."""
+    """Whether this CPU adds int8 products exactly: with AVX2 but without VNNI instructions it saturates at 16 bits."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(PRODUCT_OF_4, providers=["CPUExecutionProvider"])
