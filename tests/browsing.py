@@ -82,7 +82,8 @@ def address(server: http.server.ThreadingHTTPServer) -> str:
 def calibration(dimension: int) -> Confidence:
     random = np.random.default_rng(5)
     words = Words(intercept=0.2, slope=0.6, offsets={"a": 1.5, "wall": -1.0}, function_words=frozenset({"a", "the"}))
-    captions = Captions(intercept=0.4, words=1.5, log_probability=0.9, unsure_below=0.2)
+    photo = encode_halves(random.standard_normal(dimension) / 16)
+    captions = Captions(intercept=0.4, words=1.5, log_probability=0.9, photo=photo, unsure_below=0.2)
     mean, matrix = random.standard_normal(dimension) / 8, random.standard_normal((4, dimension)) / 4
     photos = Photos(
         dimension=dimension, directions=4, mean=encode_halves(mean), matrix=encode_halves(matrix), limit=1.3

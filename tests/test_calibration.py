@@ -142,6 +142,34 @@ def test_the_check_reports_each_source_of_a_mixture() -> None:
     assert too_sure["easy"] < -0.05 and too_sure["hard"] > 0.05
 
 
+def test_photos_whose_captions_are_less_often_right_are_known_by_their_features() -> None:
+    """As above; the second time the photos of the two sources differ in what the encoder sees, and it is less wrong."""
+    easy, train = made_world(800)
+    hard = [
+        replace(one, used=tuple(used and number % 4 > 0 for number, used in enumerate(one.used)))
+        for one in made_world(800, seed=1)[0]
+    ]
+
+    def gaps(shift: np.ndarray) -> np.ndarray:
+        observed = [
+            replace(one, source=name, pooled=one.pooled + sign * shift)
+            for name, sign, photos in (("easy", -1, easy), ("hard", 1, hard))
+            for one in photos
+        ]
+        found = check(observed, Statistics.of(np.concatenate([train - shift, train + shift])))
+        return np.array([reliability_gap(values["after"]) for values in found["sources"].values()])
+
+    alike, different = gaps(np.zeros(20)), gaps(np.where(np.arange(20) < 10, 10.0, 0.0))
+    assert (np.abs(different) < 0.75 * np.abs(alike)).all()
+
+
+def test_few_photos_say_nothing_about_kinds_of_photos() -> None:
+    observed, train = made_world(60)
+    confidence = fit(observed, Statistics.of(train))
+    terms = confidence.captions.photo_terms(np.stack([one.pooled for one in observed]))
+    assert np.std(terms) < 0.1
+
+
 def reliability_gap(values: dict) -> float:
     """Mean confidence less the share that was right."""
     return sum(count * mean for count, mean, _ in values["bins"]) / values["count"] - values["rate"]

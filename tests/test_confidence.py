@@ -65,6 +65,25 @@ def test_chances_follow_the_published_formulas() -> None:
     assert caption.words[1].probability == 0.5
 
 
+def test_what_the_photo_shows_moves_the_confidence_of_its_caption_alone() -> None:
+    plain = made()
+    weights = np.zeros(DIMENSION)
+    weights[:2] = [2.0, -0.5]
+    captions = plain.captions.model_copy(update={"photo": encode_halves(weights)})
+    weighing = plain.model_copy(update={"captions": captions})
+    vectors = np.full((2, DIMENSION), 0.5)
+    vectors[1, :2] = [1.0, 3.0]
+    both = [a_dog(others=(a_dog(text="a cat"),)), a_dog()]
+    before, after = plain.judge(both, vectors), weighing.judge(both, vectors)
+    logits = [
+        [math.log(caption.confidence / (1 - caption.confidence)) for caption in (*judged, judged[0].others[0])]
+        for judged in (before, after)
+    ]
+    assert np.subtract(*logits[::-1]) == pytest.approx([0.75, 0.5, 0.75])
+    assert [caption.words for caption in after] == [caption.words for caption in before]
+    assert [caption.ood_score for caption in after] == [caption.ood_score for caption in before]
+
+
 @pytest.mark.parametrize(
     ("limit", "unsure_below", "unsure", "reason"),
     [
@@ -190,8 +209,9 @@ def _set(key: str, value: object):
         _set("photos.mean", "not base64!"),
         _set("photos.mean", base64.b64encode(b"\x00\x7c" * DIMENSION).decode()),
         _set("photos.dimension", 10**9),
+        _set("captions.photo", encode_halves(np.zeros(DIMENSION + 1))),
     ],
-    ids=["format", "text", "nan", "extra", "range", "limit", "shape", "base64", "infinite", "huge"],
+    ids=["format", "text", "nan", "extra", "range", "limit", "shape", "base64", "infinite", "huge", "weights"],
 )
 def test_a_damaged_file_is_one_line(spoil) -> None:
     data = made().to_json()

@@ -1,6 +1,6 @@
 // From a photo to its caption: prepare, encode, decode, finish. The page's worker and the npm package both run this.
 
-import { levelOf, type Confidence } from "./confidence";
+import { levelOf, type Confidence, type PhotoScores } from "./confidence";
 import { scaled } from "./heatmap";
 import { Model, type ModelUrls, type Progress } from "./model";
 import type { Captioner as PublishedCaptioner } from "./package";
@@ -88,10 +88,10 @@ function withHeatmaps(words: Word[]): Word[] {
 }
 
 function resultFrom(found: Hypothesis[], model: Model, photo: PreparedPhoto, pooled: Float32Array): CaptionResult {
-  const oodScore = model.confidence?.oodScore(pooled) ?? null;
-  const [best, ...others] = found.map((hypothesis) => captionFrom(hypothesis, wordsFrom(hypothesis, model), model.confidence, oodScore));
+  const scores = model.confidence?.photo(pooled) ?? null;
+  const [best, ...others] = found.map((hypothesis) => captionFrom(hypothesis, wordsFrom(hypothesis, model), model.confidence, scores));
   return {
-    ...best, words: withHeatmaps(best.words), ood_score: oodScore, frame: photo.frame, seconds: { photo: 0, encoder: 0, words: 0 },
+    ...best, words: withHeatmaps(best.words), ood_score: scores?.ood_score ?? null, frame: photo.frame, seconds: { photo: 0, encoder: 0, words: 0 },
     others: others.map(({ text, confidence }) => ({ text, confidence })),
   };
 }
@@ -99,15 +99,15 @@ function resultFrom(found: Hypothesis[], model: Model, photo: PreparedPhoto, poo
 type Caption = Pick<CaptionResult, "text" | "sentence" | "words" | "confidence" | "calibrated" | "unsure" | "level" | "certainty" | "finished">;
 
 /** As `Caption.sentence` and `Caption.certainty` in src/sightline/types.py. */
-function captionFrom(hypothesis: Hypothesis, words: Word[], calibration: Confidence | null, oodScore: number | null): Caption {
+function captionFrom(hypothesis: Hypothesis, words: Word[], calibration: Confidence | null, scores: PhotoScores | null): Caption {
   const score = hypothesis.logProbs.reduce((sum, value) => sum + value, 0), { finished } = hypothesis;
   const likelihood = Math.exp(score / Math.max(1, words.length + Number(finished)));
-  const calibrated = calibration?.calibrate(words, likelihood, oodScore!);
+  const calibrated = calibration?.calibrate(words, likelihood, scores!);
   const text = words.map((word) => word.text).join(" "), trimmed = text.replace(/^[ .]+|[ .]+$/g, "");
   const confidence = calibrated?.caption ?? likelihood, unsure = calibrated?.unsure ?? false;
   const level = unsure ? "unsure" : calibrated ? levelOf(confidence) : "";
   let certainty = `${Math.round(100 * confidence)}% confidence${calibrated ? "" : ", uncalibrated"}`;
-  if (unsure && oodScore! > 1) certainty = "unlike the photos it was trained on";
+  if (unsure && scores!.ood_score > 1) certainty = "unlike the photos it was trained on";
   if (level) certainty = `${level}: ${certainty}`;
   if (!finished) certainty += ", cut at the greatest length";
   const sentence = !trimmed ? "" : unsure ? `unsure: ${trimmed}.` : `${trimmed[0].toUpperCase()}${trimmed.slice(1)}.`;

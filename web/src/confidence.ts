@@ -11,8 +11,14 @@ export function levelOf(confidence: number): Level {
 export interface ConfidenceFile {
   format: string;
   words: { intercept: number; slope: number; offsets: Record<string, number>; function_words: string[] };
-  captions: { intercept: number; words: number; log_probability: number; unsure_below: number };
+  captions: { intercept: number; words: number; log_probability: number; photo?: string; unsure_below: number };
   photos: { dimension: number; directions: number; mean: string; matrix: string; limit: number };
+}
+
+/** What the photo's pooled vector alone says: of its captions, and whether it is like the training photos (up to 1). */
+export interface PhotoScores {
+  term: number;
+  ood_score: number;
 }
 
 export interface CalibratedScores {
@@ -26,16 +32,22 @@ export class Confidence {
   private readonly functionWords: Set<string>;
   private readonly mean: Float32Array;
   private readonly matrix: Float32Array;
+  private readonly weights: Float32Array | null;
 
   constructor(private readonly file: ConfidenceFile) {
     if (file.format !== "sightline-confidence-1") throw new Error(`confidence.json has the unknown format ${file.format}`);
     this.functionWords = new Set(file.words.function_words);
     this.mean = halves(file.photos.mean);
     this.matrix = halves(file.photos.matrix);
+    this.weights = file.captions.photo === undefined ? null : halves(file.captions.photo);
   }
 
-  /** Above 1 a photo is unlike those the model was trained on. */
-  oodScore(pooled: Float32Array): number {
+  photo(pooled: Float32Array): PhotoScores {
+    const term = this.weights?.reduce((sum, weight, index) => sum + weight * pooled[index], 0) ?? 0;
+    return { term, ood_score: this.oodScore(pooled) };
+  }
+
+  private oodScore(pooled: Float32Array): number {
     const { directions, dimension, limit } = this.file.photos;
     let sum = 0;
     for (let row = 0; row < directions; row++) {
@@ -46,7 +58,7 @@ export class Confidence {
     return Math.sqrt(sum / directions) / limit;
   }
 
-  calibrate(words: { text: string; probability: number }[], likelihood: number, ood_score: number): CalibratedScores {
+  calibrate(words: { text: string; probability: number }[], likelihood: number, photo: PhotoScores): CalibratedScores {
     const { intercept, slope, offsets } = this.file.words, captions = this.file.captions;
     const probabilities = words.map(({ text, probability }) => {
       const offset = Object.hasOwn(offsets, text) ? offsets[text] : 0;
@@ -56,7 +68,8 @@ export class Confidence {
     const chosen = content.length ? content : probabilities;
     const mean = chosen.length ? chosen.reduce((sum, value) => sum + value, 0) / chosen.length : 0;
     const log = Math.log(Math.max(likelihood, 1e-30));
-    const caption = sigmoid(captions.intercept + captions.words * logit(mean) + captions.log_probability * log);
+    const caption = sigmoid(captions.intercept + captions.words * logit(mean) + captions.log_probability * log + photo.term);
+    const { ood_score } = photo;
     return { words: probabilities, caption, ood_score, unsure: ood_score > 1 || caption < captions.unsure_below };
   }
 }

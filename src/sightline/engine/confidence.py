@@ -51,15 +51,25 @@ class Words(Part):
 
 
 class Captions(Part):
-    """The probability that a caption is right, from the mean of its content words and from its likelihood."""
+    """The probability that a caption is right, from the mean of its content words, its likelihood, and what the photo
+    shows: a model is better at some subjects than at others, and people agree more about some."""
 
     intercept: float
     words: float
     log_probability: float
+    photo: str | None = None  # weights of the pooled vector: (dimension,)
     unsure_below: float = Field(ge=0, le=1)
 
-    def probability(self, content: float, log_probability: float) -> float:
-        return sigmoid(self.intercept + self.words * logit(content) + self.log_probability * log_probability)
+    def probability(self, content: float, log_probability: float, photo: float) -> float:
+        return sigmoid(self.intercept + self.words * logit(content) + self.log_probability * log_probability + photo)
+
+    @cached_property
+    def _weights(self) -> np.ndarray | None:
+        return None if self.photo is None else _halves(self.photo)
+
+    def photo_terms(self, pooled: np.ndarray) -> np.ndarray:
+        """(B, D) pooled vectors to (B,)."""
+        return np.zeros(len(pooled)) if self._weights is None else pooled.astype(np.float32) @ self._weights
 
 
 class Photos(Part):
@@ -74,9 +84,7 @@ class Photos(Part):
     @model_validator(mode="after")
     def _whole(self) -> Photos:
         for name, count in (("mean", self.dimension), ("matrix", self.directions * self.dimension)):
-            values = _halves(getattr(self, name))
-            if len(values) != count or not np.isfinite(values).all():
-                raise ValueError(f"{name} does not hold {count} numbers")
+            _check_count(name, getattr(self, name), count)
         return self
 
     @cached_property
@@ -100,15 +108,21 @@ class Confidence(Part):
     photos: Photos
     record: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _one_dimension(self) -> Confidence:
+        if self.captions.photo is not None:
+            _check_count("captions.photo", self.captions.photo, self.photos.dimension)
+        return self
+
     def judge(self, captions: Sequence[Caption], pooled: np.ndarray) -> list[Caption]:
         """Each photo's caption, and its other candidates, with calibrated probabilities and the photo's ood_score."""
-        scores = self.photos.ood_score(pooled).tolist()
-        return [self._judged(caption, ood_score) for caption, ood_score in zip(captions, scores)]
+        scores, terms = self.photos.ood_score(pooled).tolist(), self.captions.photo_terms(pooled).tolist()
+        return [self._judged(*one) for one in zip(captions, scores, terms)]
 
-    def _judged(self, caption: Caption, ood_score: float) -> Caption:
-        probability = self.captions.probability(self.words.content(caption.words), log_likelihood(caption))
+    def _judged(self, caption: Caption, ood_score: float, photo: float) -> Caption:
+        probability = self.captions.probability(self.words.content(caption.words), log_likelihood(caption), photo)
         words = tuple(replace(word, calibrated=self.words.probability(word)) for word in caption.words)
-        others = tuple(self._judged(other, ood_score) for other in caption.others)
+        others = tuple(self._judged(other, ood_score, photo) for other in caption.others)
         unsure = ood_score > 1 or probability < self.captions.unsure_below
         return _marked(replace(caption, words=words, calibrated=probability, others=others), ood_score, unsure)
 
@@ -130,7 +144,7 @@ class Confidence(Part):
         return cls.from_json(read_json(path), dimension) if path.is_file() else None
 
     def to_json(self) -> dict[str, Any]:
-        plain = self.model_dump(mode="json")
+        plain = self.model_dump(mode="json", exclude_none=True)
         plain["words"]["function_words"] = sorted(self.words.function_words)
         return plain
 
@@ -170,6 +184,12 @@ def sigmoid(value: float) -> float:
 def logit(probability: float) -> float:
     inside = min(max(probability, 1 - HIGHEST), HIGHEST)
     return math.log(inside / (1 - inside))
+
+
+def _check_count(name: str, text: str, count: int) -> None:
+    values = _halves(text)
+    if len(values) != count or not np.isfinite(values).all():
+        raise ValueError(f"{name} does not hold {count} numbers")
 
 
 def encode_halves(values: np.ndarray) -> str:

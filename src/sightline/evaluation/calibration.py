@@ -2,7 +2,8 @@
 
 A word is right if one of the people who captioned the photo used it too, in any form (METEOR's stems). A caption is
 right if at least two thirds of its content words are. Both probabilities are logistic regressions with few parameters,
-so that a thousand photos suffice; each is checked on photos it was not fitted to.
+so that a thousand photos suffice; each is checked on photos it was not fitted to. That of captions also weighs the
+photo's features, as many as they are, with so strong a prior that only what many photos agree on is kept.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PHOTOS_PER_FEATURE = 5  # of the training split: fewer do not determine these di
 FEWEST = 20
 BINS = 10
 RIDGE = 2.0  # strength of the prior: how many occurrences pull a word's own offset to zero
+PHOTO_RIDGE = 1000.0  # likewise of the weights of a photo's features, each with a standard deviation of 1
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) 
     """The model's captions, compared with the references."""
     found = []
     options = captioner.options(want_attention=False, candidates=1)
-    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning val photos", len(examples)))
+    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning photos", len(examples)))
     while batch := list(islice(prepared, batch_size)):
         opened = [(example, image) for example, image in batch if image is not None]
         if not opened:
@@ -143,9 +145,10 @@ def used(caption: Caption, references: Sequence[str]) -> tuple[bool | None, ...]
 
 @dataclass(frozen=True)
 class Statistics:
-    """Training photos' mean, and the directions of least variance, scaled to a deviation of 1."""
+    """Training photos' mean and deviation, and the directions of least variance, scaled to a deviation of 1."""
 
     mean: np.ndarray  # (D,)
+    deviation: np.ndarray  # (D,)
     matrix: np.ndarray  # (directions, D)
 
     @classmethod
@@ -155,7 +158,8 @@ class Statistics:
         variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))  # smallest first
         count = max(1, round(DIRECTIONS * len(variances)))
         floor = 1e-4 * max(float(variances.mean()), 1e-8)  # a constant feature must not dominate
-        return cls(mean, (axes[:, :count] / np.sqrt(np.maximum(variances[:count], floor))).T)
+        deviation = np.sqrt(np.maximum(centred.var(0), floor))
+        return cls(mean, deviation, (axes[:, :count] / np.sqrt(np.maximum(variances[:count], floor))).T)
 
     def photos(self, observed: Sequence[Observed]) -> Photos:
         """With the limit that marks those of these photos with the highest ood_score."""
@@ -175,11 +179,18 @@ def fit(observed: Sequence[Observed], statistics: Statistics, record: dict[str, 
     rows, rights = [], []
     for fitted, group in pairs:
         for one in group:
-            rows.append([1.0, logit(fitted.content(one.caption.words)), log_likelihood(one.caption)])
+            features = (one.pooled - statistics.mean) / statistics.deviation
+            rows.append([1.0, logit(fitted.content(one.caption.words)), log_likelihood(one.caption), *features])
             rights.append(float(one.right))
-    weights = logistic(np.array(rows), np.array(rights), np.array([1e-3, 0.1, 0.1]))
+    ridge = np.array([1e-3, 0.1, 0.1] + [PHOTO_RIDGE] * len(statistics.mean))
+    weights = logistic(np.array(rows), np.array(rights), ridge)
+    photo = weights[3:] / statistics.deviation
     captions = Captions(
-        intercept=_short(weights[0]), words=_short(weights[1]), log_probability=_short(weights[2]), unsure_below=0
+        intercept=_short(weights[0] - photo @ statistics.mean),  # for features as they come, not less their mean
+        words=_short(weights[1]),
+        log_probability=_short(weights[2]),
+        photo=encode_halves(photo),
+        unsure_below=0,
     )
     whole = Confidence(words=words, captions=captions, photos=statistics.photos(observed), record=record or {})
     judged = whole.judge([one.caption for one in observed], np.stack([one.pooled for one in observed]))
