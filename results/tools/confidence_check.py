@@ -1,11 +1,11 @@
-"""Measure and draw a model's confidence: reliability on val before and after, and which share of
-out-of-distribution pictures it marks.
+"""Measure and draw a model's confidence: reliability on val before and after, that of its captions on test, and which
+share of out-of-distribution pictures it marks.
 
-    sightline calibrate MODEL --data flickr8k/
-    python results/tools/confidence_check.py MODEL
+    sightline calibrate MODEL --data coco/ --data flickr8k/
+    python results/tools/confidence_check.py MODEL --data coco/ --data flickr8k/
 
-The first fits and checks on val photos; this draws what it found, shows the model pictures that are no photos and
-counts its "unsure". Then run table.py once, so that RESULTS.md shows it.
+The first fits and checks on val photos; this draws what it found, captions the test photos, shows the model pictures
+that are no photos and counts its "unsure". Then run table.py once, so that RESULTS.md shows it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from foreign import KINDS, pictures
 from plots import GRID, INK, SOFT, STYLE, save
 from rows import write_json
 from script import RESULTS, parser, run
+from sightline.data import Dataset, load_datasets
 from sightline.engine.captioner import Captioner, load
 from sightline.errors import ConfigError, DataError
+from sightline.evaluation import calibration
 from sightline.io.progress import track
 from sightline.nn.checkpoint import checkpoint_hash
 from sightline.types import Caption
@@ -61,6 +63,22 @@ def measure(captioner: Captioner, count: int) -> dict[str, Any]:
     }
 
 
+def on_test(captioner: Captioner, dataset: Dataset) -> dict[str, Any]:
+    """The captions' reliability before and after, and the share marked: of each source of a mixture, and of all."""
+    observed = calibration.observe(captioner, dataset.examples("test"), BATCH)
+    sources = sorted({one.source for one in observed})
+    groups = {source: [one for one in observed if one.source == source] for source in sources} if sources[1:] else {}
+    found = {}
+    for name, group in {**groups, dataset.name: observed}.items():
+        before, after = (
+            calibration.reliability([(getattr(one.caption, number), one.right) for one in group])
+            for number in ("likelihood", "confidence")
+        )
+        marked = sum(one.caption.unsure for one in group) / len(group)
+        found[name] = {"before": before, "after": after, "marked": round(marked, 4)}
+    return found
+
+
 def reliability(check: dict[str, Any]) -> Figure:
     """What was promised against what held, before and after; a dot's area is the number of words or captions."""
     import matplotlib.pyplot as plt
@@ -97,10 +115,13 @@ def draw(values: dict[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str]) -> None:
     reader = parser(__doc__)
     reader.add_argument("model", help="a calibrated model folder, or `default`")
+    reader.add_argument("--data", action="append", required=True, help="a dataset; repeat it for each of a mixture")
     reader.add_argument("--pictures", type=int, default=50, help="out-of-distribution pictures of each kind")
     reader.add_argument("--results", type=Path, default=RESULTS, help="where confidence.json and plots/ are")
     given = reader.parse_args(arguments)
-    values = measure(load(given.model), max(1, given.pictures))
+    captioner = load(given.model)
+    values = measure(captioner, max(1, given.pictures))
+    values["test"] = on_test(captioner, load_datasets(given.data))
     draw(values, given.results / "plots" / "reliability.png")
     write_json(given.results / "confidence.json", values)
     for kind, own in values["strange"].items():

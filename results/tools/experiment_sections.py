@@ -196,9 +196,13 @@ def variance(values: dict[str, Any]) -> str:
 
 def confidence(values: dict[str, Any]) -> str:
     """How far the numbers hold on photos they were not fitted to, and what is marked."""
-    lines = []
-    for key, name in (("words", "words"), ("content_words", "content words"), ("captions", "captions")):
-        before, after = values["check"][key]["before"], values["check"][key]["after"]
+    check, lines = values["check"], []
+    rows = {name: check[key] for key, name in (("words", "words"), ("content_words", "content words"))}
+    rows["captions"] = check["captions"]
+    rows |= {f"captions, {source}": found for source, found in check.get("sources", {}).items()}
+    rows |= {f"captions, {source}, test": found for source, found in values["test"].items()}
+    for name, found in rows.items():
+        before, after = found["before"], found["after"]
         shares = (after["rate"], before["ece"], after["ece"], before["brier"], after["brier"])
         lines.append([name, f"{after['count']:,}", *(number(100 * share) for share in shares)])
     head = ["", "number", "right, %", "ECE before", "after", "Brier before", "after"]
@@ -210,6 +214,11 @@ def confidence(values: dict[str, Any]) -> str:
     mean = sum(count * shown for count, shown, _ in captions["bins"]) / captions["count"]
     marked = number(100 * values["check"]["marked"])
     strange.append([f"{values['data']} val photos", str(values["val_photos"]), marked, number(100 * mean, 0)])
+    for source, found in values["test"].items():
+        bins = found["after"]["bins"]
+        mean = sum(count * shown for count, shown, _ in bins) / found["after"]["count"]
+        cells = [str(found["after"]["count"]), number(100 * found["marked"]), number(100 * mean, 0)]
+        strange.append([f"{source} test photos", *cells])
     return "\n\n".join(
         [
             table(head, lines, left=1),

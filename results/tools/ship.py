@@ -7,7 +7,7 @@
     python results/tools/ship.py runs/shipped --row dinov2-coco-scst
     sightline export default --int8-arithmetic --licence Apache-2.0
     sightline calibrate default --data coco/ --data flickr8k/
-    python results/tools/confidence_check.py default
+    python results/tools/confidence_check.py default --data coco/ --data flickr8k/
 
 The large model is made in the same way, in a folder of its own and with weights in shards:
 
