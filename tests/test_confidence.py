@@ -252,8 +252,23 @@ def test_every_caption_of_a_calibrated_model_is_judged(calibrated: Path, tiny_mo
     assert caption.sentence().startswith("unsure: ")
     assert [other.calibrated is None for other in caption.others] == [False, False]
     assert caption.text == sightline.load(tiny_model).caption(photo, beam=3).text
-    ensemble = sightline.load(calibrated, calibrated).caption(photo)
-    assert (ensemble.calibrated, ensemble.unsure) == (None, False), "an ensemble has other chances"
+
+
+def test_an_ensemble_marks_photos_that_are_unlike_those_of_any_of_its_models(
+    calibrated: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Its probabilities are not those that its models were calibrated with."""
+    from PIL import Image
+
+    photo = Image.new("RGB", (40, 40), "red")
+    familiar = shutil.copytree(tiny_model, tmp_path / "familiar")
+    made(limit=100.0, unsure_below=1.0).save(familiar)
+    for folders, unsure in (((familiar, calibrated, tiny_model), True), ((familiar, familiar), False)):
+        caption = sightline.load(*folders).caption(photo, candidates=2)
+        scores = [sightline.load(folder).caption(photo).ood_score or 0.0 for folder in folders]
+        assert (caption.calibrated, caption.unsure, caption.others[0].unsure) == (None, unsure, unsure)
+        assert caption.ood_score == pytest.approx(max(scores))
+    assert sightline.load(tiny_model, tiny_model).caption(photo).ood_score is None
 
 
 def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from sightline.decoding import DecodingOptions, Ensemble, Hypothesis, decode, sa
 from sightline.decoding.hypotheses import StepDecoder
 from sightline.decoding.options import misfit
 from sightline.engine.backend import Backend, as_array
-from sightline.engine.confidence import Confidence
+from sightline.engine.confidence import Confidence, mark_photos
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
 from sightline.io.files import FileSlice, printable
 from sightline.io.images import MAX_PIXELS, ImageSource, open_image
@@ -92,7 +92,9 @@ class Captioner:
             )
         self.defaults = DecodingOptions(**{"max_length": self.tokenizer.max_length, **first.decoding})
         self.decoder: StepDecoder = first if len(backends) == 1 else Ensemble(self.backends)
-        self.confidence: Confidence | None = None
+        self.calibrations = [
+            Confidence.read(backend.folder, backend.dimension) if backend.folder else None for backend in backends
+        ]
         self.retriever = None
         if datastore is not None:
             from sightline.engine.retrieval import RetrievalDecoder, Retriever
@@ -101,9 +103,12 @@ class Captioner:
             self.retriever = Retriever(datastore, self.tokenizer)
             self.tokenizer = self.retriever.tokenizer  # has the datastore's new words, too
             self.decoder = RetrievalDecoder(self.decoder, self.retriever)
-        if len(backends) == 1 and first.folder:  # an ensemble gives other probabilities
-            self.confidence = Confidence.read(first.folder, first.dimension)
         self._loaded_from: tuple[Any, ...] | None = None
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """One model's; an ensemble gives other probabilities than its models were calibrated with."""
+        return self.calibrations[0] if len(self.backends) == 1 else None
 
     def __repr__(self) -> str:
         """Its models, and what computes them: "Captioner(default: onnxruntime, int8)"."""
@@ -246,14 +251,20 @@ class Captioner:
         if self.retriever and captions:
             neighbours = self.retriever.neighbours(features[0].pooled)
             captions = [replace(caption, neighbours=near) for caption, near in zip(captions, neighbours)]
-        if self.confidence and captions:  # retrieval gives other probabilities; the photo is the same
-            judge = self.confidence.judge_photos if self.retriever else self.confidence.judge
-            captions = judge(captions, as_array(features[0].pooled))
+        if captions:
+            captions = self._judged(captions, [as_array(own.pooled) for own in features])
         if images:
             captions = [
                 replace(caption, source=image.source, photo=image.picture) for caption, image in zip(captions, images)
             ]
         return captions
+
+    def _judged(self, captions: list[Caption], pooled: Sequence[np.ndarray]) -> list[Caption]:
+        """With calibrated confidence. Retrieval and ensembles give other probabilities; the photos are the same."""
+        if self.confidence and not self.retriever:
+            return self.confidence.judge(captions, pooled[0])
+        scores = [known.photos.ood_score(vectors) for known, vectors in zip(self.calibrations, pooled) if known]
+        return mark_photos(captions, np.max(scores, axis=0)) if scores else captions
 
     def _caption(self, found: Hypothesis, features: ImageFeatures) -> Caption:
         words = []

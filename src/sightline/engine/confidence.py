@@ -126,14 +126,6 @@ class Confidence(Part):
         unsure = ood_score > 1 or probability < self.captions.unsure_below
         return _marked(replace(caption, words=words, calibrated=probability, others=others), ood_score, unsure)
 
-    def judge_photos(self, captions: Sequence[Caption], pooled: np.ndarray) -> list[Caption]:
-        """Each photo's ood_score and the mark that follows from it alone; probabilities stay uncalibrated."""
-        judged = []
-        for caption, ood_score in zip(captions, self.photos.ood_score(pooled).tolist()):
-            best, *others = (_marked(one, ood_score, ood_score > 1) for one in (caption, *caption.others))
-            judged.append(replace(best, others=tuple(others)))
-        return judged
-
     def save(self, folder: str | Path) -> None:
         write_atomically(Path(folder) / FILE, json.dumps(self.to_json(), ensure_ascii=False) + "\n")
 
@@ -166,6 +158,15 @@ class Confidence(Part):
                 "delete it and run `sightline calibrate`"
             )
         return found
+
+
+def mark_photos(captions: Sequence[Caption], ood_scores: np.ndarray) -> list[Caption]:
+    """Each photo's ood_score and the mark that follows from it alone; probabilities stay uncalibrated."""
+    marked = []
+    for caption, ood_score in zip(captions, ood_scores.tolist()):
+        best, *others = (_marked(one, ood_score, ood_score > 1) for one in (caption, *caption.others))
+        marked.append(replace(best, others=tuple(others)))
+    return marked
 
 
 def _marked(caption: Caption, ood_score: float, unsure: bool) -> Caption:
