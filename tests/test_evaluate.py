@@ -159,6 +159,35 @@ def test_all_splits_of_very_few_references_are_scored(command: Command, tmp_path
     assert outcome.code == 1 and "three splits need more than" in outcome.err
 
 
+def test_all_splits_are_evaluated_as_they_are_scored(
+    command: Command, tiny_model: Path, tiny_flickr8k_kept: Path, tmp_path: Path
+):
+    data, all_splits = ("--data", tiny_flickr8k_kept), ("--metrics", "bleu", "--split", "all")
+    outcome = command("evaluate", tiny_model, *data, *all_splits, "-o", tmp_path / "own")
+    assert (outcome.code, outcome.complaints) == (0, [])
+    content = json.loads((tmp_path / "own" / "scores.json").read_text())
+    assert "|flickr8k:all|images:12|" in content["signature"] and content["signature"] in outcome.out
+    scored = score_results(tmp_path / "own" / "captions.json", tiny_flickr8k_kept, "all", ["bleu"])
+    assert scored.scores == content["scores"]
+    people = command("evaluate", "--human", *data, *all_splits)
+    assert people.code == 0 and "|flickr8k:all|images:12|" in people.out
+    wrong = command("evaluate", tiny_model, *data, "--split", "foo")
+    assert (wrong.code, wrong.complaints) == (2, ["error: there is no split 'foo': choose train, val, test or all"])
+
+
+def test_all_splits_of_sources_too_small_to_divide_are_evaluated(command: Command, tiny_model: Path, tmp_path: Path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        EVERY[0].draw().save(tmp_path / folder / "a.jpg")  # the same photo: each source is scored with its own
+        (tmp_path / folder / "captions.csv").write_text("image,caption\na.jpg,a red dog")
+    sources = ["--data", tmp_path / "one", "--data", tmp_path / "two"]
+    outcome = command("evaluate", tiny_model, *sources, "--metrics", "rouge", "--split", "all")
+    assert (outcome.code, outcome.complaints) == (0, [])
+    assert "|folder+folder-2:all|images:2|" in outcome.out
+    divided = command("evaluate", tiny_model, *sources, "--metrics", "rouge")
+    assert divided.code == 1 and "three splits need more than" in divided.err
+
+
 def test_the_photos_of_a_table_are_found_by_number_and_never_two_for_one(tmp_path: Path):
     rows = [{"image_id": 391895, "id": 1, "caption": "a man on a bike"}]
     (tmp_path / "annotations.json").write_text(json.dumps({"annotations": rows}))

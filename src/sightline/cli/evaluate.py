@@ -48,7 +48,9 @@ def evaluate(
         list[str] | None,
         typer.Option("--data", help="A dataset's folder, a captions table, or hf:OWNER/NAME; several are mixed."),
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="train, val or test; choose on val, use test once.")] = "val",
+    split: Annotated[
+        str, typer.Option("--split", help="train, val, test or all; choose on val, use test once.")
+    ] = "val",
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Evaluate the models as one ensemble.")] = False,
     comparing: Annotated[
         bool,
@@ -103,10 +105,11 @@ def evaluate(
         raise ConfigError("--page shows one model: evaluate one at a time, or all as one with --ensemble")
 
     from sightline.data import load_datasets
+    from sightline.data.dataset import split_name
     from sightline.evaluation.scoring import evaluate as run
     from sightline.evaluation.scoring import evaluate_people
 
-    dataset = load_datasets(data, format)
+    dataset = load_datasets(data, format, None if split_name(split, "all") == "all" else 0)
     if human:
         people = evaluate_people(dataset, split, objects=objects, output=output, limit=limit, **metric_options(metrics))
         show_scores(people, "people")

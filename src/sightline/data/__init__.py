@@ -110,7 +110,7 @@ def _detect(root: Path) -> str:
     return found
 
 
-def load_datasets(paths: Sequence[str | Path], format: str = "auto", seed: int = 0) -> Dataset:
-    """One dataset, or several as a mixture."""
+def load_datasets(paths: Sequence[str | Path], format: str = "auto", seed: int | None = 0) -> Dataset:
+    """One dataset, or several as a mixture; ``seed`` as in `load_dataset`."""
     loaded = [load_dataset(path, format, seed) for path in paths]
-    return loaded[0] if len(loaded) == 1 else mix(loaded)
+    return loaded[0] if len(loaded) == 1 else mix(loaded, to_train=seed is not None)

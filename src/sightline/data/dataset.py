@@ -161,18 +161,21 @@ def verify_images(dataset: Dataset, progress: Callable[[int, int], None] | None 
     return failures
 
 
-def mix(datasets: Sequence[Dataset]) -> Dataset:
-    """One dataset of all of them. An example's name becomes ``source/name``, its source the dataset's name."""
+def mix(datasets: Sequence[Dataset], to_train: bool = True) -> Dataset:
+    """One dataset of all of them. An example's name becomes ``source/name``, its source the dataset's name.
+
+    A mixture ``to_train`` on needs a train split of each; a photo that another source holds out is left out of it.
+    """
     names = source_names(datasets)
     report = Report(sources=[dataset.report for dataset in datasets])
     splits: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for name, dataset in zip(names, datasets):
-        if not dataset.splits.get("train"):
+        if to_train and not dataset.splits.get("train"):
             raise DataError(f"{dataset.name} in {dataset.root} has no train split: a source to train on needs one")
         for split in SPLITS:
             examples = dataset.splits.get(split, [])
             splits[split] += [replace(example, name=f"{name}/{example.name}", source=name) for example in examples]
-    shared = _held_out_elsewhere(splits)
+    shared = _held_out_elsewhere(splits) if to_train else []
     for example in shared:
         report.add("two_sources", example.name)
     left_out = {example.name for example in shared}

@@ -135,7 +135,7 @@ def evaluate(
     format: str = "auto",
     **options: Any,
 ) -> Evaluation:
-    """Caption a split and score it; a list of folders is an ensemble.
+    """Caption a split ("all": the whole dataset) and score it; a list of folders is an ensemble.
 
     ``captions`` (by example name) scores ready captions instead; ``metrics`` are all that can run if not given;
     ``objects`` is a file of object labels for CHAIR, otherwise one is found in the dataset's folder; ``options`` are
@@ -144,8 +144,8 @@ def evaluate(
     """
     from sightline.engine.captioner import load  # here, so that captions are scored where Pillow is not installed
 
-    dataset = _load(data, format, objects)
-    examples = first_of_each_source(dataset.examples(split), limit or 0)
+    name, examples = _examples(data, split, format, objects)
+    examples = first_of_each_source(examples, limit or 0)
     chair = wants_chair([example.objects for example in examples], metrics)
     if isinstance(captioner, str | Path):
         captioner = load(captioner)
@@ -159,7 +159,7 @@ def evaluate(
         captions, failures = _caption(captioner, examples, batch_size, options)
         failed = {failure.source for failure in failures}
         examples = [example for example in examples if str(example.image) not in failed]
-    where = [f"{dataset.name}:{split_name(split)}", f"images:{len(examples)}"]
+    where = [name, f"images:{len(examples)}"]
     made = describe(captioner, captioner.options(**options)) if captioner else ["captions:given"]
     result = _score(captions, examples, where, made, scorers, chair, resamples)
     trained = _train_photos(captioner) if captioner else None
@@ -186,18 +186,18 @@ def evaluate_people(
     A photo needs two captions to count. With one reference fewer the scores are a little lower than a system's with
     the same captions would be.
     """
-    dataset = _load(data, format, objects)
+    name, candidates = _examples(data, split, format, objects)
     draw = random.Random(seed)
     captions, examples = {}, []
-    for example in first_of_each_source(dataset.examples(split), limit or 0):
+    for example in first_of_each_source(candidates, limit or 0):
         if len(example.captions) > 1:
             chosen = draw.randrange(len(example.captions))
             captions[example.name] = example.captions[chosen]
             others = example.captions[:chosen] + example.captions[chosen + 1 :]
             examples.append(replace(example, captions=others))
     if not examples:
-        raise DataError(f"no photo of {dataset.name} {split} has two captions: people cannot be scored against people")
-    where = [f"{dataset.name}:{split_name(split)}", f"images:{len(examples)}"]
+        raise DataError(f"no photo of {name} has two captions: people cannot be scored against people")
+    where = [name, f"images:{len(examples)}"]
     made = [f"captions:people's, seed {seed}"]
     result = _score(
         captions,
@@ -266,18 +266,22 @@ def reference_examples(
     """The photos of a dataset's split or, for "all", of the whole, or of a COCO annotations file; and their name in
     the signature."""
     if isinstance(source, Dataset) or not (Path(source).is_file() and Path(source).suffix == ".json"):
-        name = split_name(split, "all")
-        dataset = _load(source, format, objects, seed=None if name == "all" else 0)
-        return f"{dataset.name}:{name}", dataset.all_examples() if name == "all" else dataset.examples(name)
+        return _examples(source, split, format, objects)
     name = Path(source).stem
     examples = [Example(NO_IMAGE, tuple(texts), image) for image, texts in read_references(source).items()]
     dataset = Dataset(name, Path(source).parent, {"test": examples}, Report())
     return name, (dataset if objects is None else with_objects(dataset, Path(objects))).splits["test"]
 
 
-def _load(data: Dataset | str | Path, format: str, objects: str | Path | None, seed: int | None = 0) -> Dataset:
-    dataset = data if isinstance(data, Dataset) else load_dataset(data, format, seed)
-    return dataset if objects is None else with_objects(dataset, Path(objects))
+def _examples(
+    data: Dataset | str | Path, split: str, format: str, objects: str | Path | None
+) -> tuple[str, list[Example]]:
+    """The photos of a dataset's split or, for "all", of the whole, and their name in the signature."""
+    name = split_name(split, "all")
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, format, None if name == "all" else 0)
+    if objects is not None:
+        dataset = with_objects(dataset, Path(objects))
+    return f"{dataset.name}:{name}", dataset.all_examples() if name == "all" else dataset.examples(name)
 
 
 def wants_chair(labels: Sequence[frozenset[str] | None], metrics: Sequence[str] | None) -> bool:
