@@ -225,6 +225,18 @@ def test_a_folder_is_captioned_once_by_the_default_model(
     assert len(photos_in(tmp_path / "found.html")) == 1
     again = command("search", "running dogs", folder)
     assert (again.out, again.err) == (outcome.out, "")
+    monkeypatch.chdir(tmp_path)
+    (folder / "broken.jpg").write_text("no photo")
+    by_name = command("search", "running dogs", "photos", "--html", "found.html")
+    assert by_name.out.startswith(f"photos/dog.jpg\t{SENTENCE}\t")
+    assert by_name.complaints[0] == "photos has 2 photos, 1 new"
+    assert any(line.startswith("error: photos/broken.jpg ") for line in by_name.complaints)
+    assert len(photos_in(tmp_path / "found.html")) == 1
+    assert "photos/dog.jpg" in (page := (tmp_path / "found.html").read_text()) and str(tmp_path) not in page
+    (folder / "broken.jpg").unlink()
+    monkeypatch.chdir(folder)
+    assert command("search", "running dogs", ".").out.startswith(f"dog.jpg\t{SENTENCE}\t")
+    assert command("search", "running dogs", folder.as_uri()).out == outcome.out
     shutil.copy(DOG, folder / "second.jpg")
     assert len(command("search", "running dogs", folder).out.splitlines()) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["dog.jpg", "second.jpg"], "nothing is written there"

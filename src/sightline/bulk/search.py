@@ -115,14 +115,26 @@ def _index() -> sqlite3.Connection:
 
 
 def caption_folder(folder: str, captioner: Captioner) -> Path:
-    """Caption a folder's photos into a table in the cache, those that it does not have yet; returns the table."""
-    parts = [absolute(folder), *captioner.signatures()]
+    """Caption a folder's photos into a table in the cache, those that it does not have yet; returns the table.
+
+    The table names photos by their absolute path, as it is the same whatever the working directory; see `as_given`.
+    """
+    root = absolute(str(local_path(folder)))
+    parts = [root, *captioner.signatures()]
     name = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     table = cache_folder() / "search" / name / "captions.jsonl"
-    watch(absolute(folder), BulkOutput(table, "jsonl", False), captioner, once=True, announce=False)
+    output = BulkOutput(table, "jsonl", False)
+    watch(root, output, captioner, once=True, announce=False, name=lambda path: printable(as_given(path, folder)))
     if not table.stat().st_size:
         raise DataError(f"{printable(folder)} has no photo that can be captioned: name another folder")
     return table
+
+
+def as_given(path: str, folder: str) -> str:
+    """A path in a folder, beginning with the folder as the user named it: "photos/dog.jpg"."""
+    given = local_path(folder)
+    below, root = to_unicode(path), to_unicode(absolute(str(given)))
+    return to_unicode(str(given / Path(below).relative_to(root))) if Path(below).is_relative_to(root) else path
 
 
 def find_table(source: str) -> Path | None:

@@ -108,8 +108,8 @@ class GrowingTable(JobFolder):
 class Arrivals:
     """The photos of a folder that are complete and not captioned yet."""
 
-    def __init__(self, folder: str, table: GrowingTable):
-        self.folder, self.table = folder, table
+    def __init__(self, folder: str, table: GrowingTable, name: Callable[[str], str]):
+        self.folder, self.table, self.name = folder, table, name
         self.photos = 0  # in the folder, at the last scan
         self.growing: dict[str, Stamp] = {}  # new files, as they were at the last scan
         self.reported: set[str] = set()  # folders that cannot be listed
@@ -140,10 +140,10 @@ class Arrivals:
                 growing[name] = stamp
         for error in unreadable:
             if error.filename == self.folder:
-                raise DataError(f"{printable(self.folder)} is gone: put it back and run the same command to continue")
+                raise DataError(f"{self.name(self.folder)} is gone: put it back and run the same command to continue")
             if error.filename not in self.reported:
                 self.reported.add(error.filename)
-                log.error("error: %s cannot be listed: %s", printable(error.filename), error.strerror)
+                log.error("error: %s cannot be listed: %s", self.name(error.filename), error.strerror)
         self.growing = growing
         return ready
 
@@ -151,8 +151,8 @@ class Arrivals:
 class RoundListener(BulkListener):
     """Shows the progress of one round, and logs the photos that failed."""
 
-    def __init__(self, table: GrowingTable):
-        self.table = table
+    def __init__(self, table: GrowingTable, name: Callable[[str], str]):
+        self.table, self.name = table, name
         self.done = self.total = 0
         self.update_meter: Callable[[int, int | None], None] = lambda done, total: None
 
@@ -162,7 +162,7 @@ class RoundListener(BulkListener):
 
     def failed(self, failure: Failure) -> None:
         check_roots(failure, self.table.roots)
-        log.error("error: %s %s", printable(failure.source), failure.reason)
+        log.error("error: %s %s", self.name(failure.source), failure.reason)
         self.captioned(1)
 
 
@@ -176,11 +176,12 @@ def watch(
     announce: bool = True,
     show: Callable[[Caption], object] = lambda caption: None,
     wait: Callable[[float], object] = time.sleep,
+    name: Callable[[str], str] = printable,
 ) -> BulkSummary:
     """Caption the photos of a folder, and those that arrive, until Ctrl-C; ``once``: only those that are there now.
 
     ``announce`` logs how many photos the folder has even where none is new; ``show`` is called with each caption once
-    it is in the table.
+    it is in the table; ``name`` says how messages name the folder and its photos.
 
     Rows name the photos as ``folder`` is given, as a bulk job's do; where the table was begun in another working
     directory, by their absolute path. The summary counts the captions of this run, and all photos of the folder that
@@ -202,14 +203,14 @@ def watch(
         table.start(root, identity(captioner, chosen, output, options), chosen.candidates > 1, options.overwrite)
         before = len(table.captioned)
         named = str(local_path(folder)) if table.cwd == str(Path.cwd()) else root
-        listener, arrivals = RoundListener(table), Arrivals(named, table)
+        listener, arrivals = RoundListener(table, name), Arrivals(named, table, name)
         started = waits = False
         with BulkEngine(captioner, chosen, options.batch_size, workers, listener) as engine:
             while True:
                 photos = arrivals.scan()
                 new = len(photos) + len(arrivals.growing)
                 if not started and (announce or new):
-                    found = f"{printable(folder)} has {counted(arrivals.photos, 'photo')}, {new:,} new"
+                    found = f"{name(folder)} has {counted(arrivals.photos, 'photo')}, {new:,} new"
                     log.info("%s", found if once else f"watching: {found}; Ctrl-C ends")
                 started = True
                 if photos:

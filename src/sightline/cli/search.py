@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,18 +29,21 @@ def search(
     Prints path<TAB>caption<TAB>score. A folder of photos is captioned first, into the cache; the next search in it
     captions only what is new. Exit code 1: nothing was found.
     """
-    from sightline.bulk.search import caption_folder, find_table, match_expression, render_page
+    from sightline.bulk.search import as_given, caption_folder, find_table, match_expression, render_page
     from sightline.bulk.search import search as find
 
     match_expression(query)  # a query without words is reported before any photo is captioned
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html {printable(html)}: the page is a .html file")
     table = find_table(captions)
+    is_folder = table is None
     if table is None:
         from sightline.engine.captioner import load
 
         table = caption_folder(captions, load(*(model or ())))
     found = find(query, table, limit)
+    if is_folder:
+        found = [replace(one, source=as_given(one.source, captions)) for one in found]
     for one in found:
         typer.echo(f"{printable(one.source)}\t{one.sentence()}\t{one.score:.2f}")
     if html is not None:
