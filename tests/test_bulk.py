@@ -90,6 +90,36 @@ def test_candidates_are_kept(photos: Path, tiny_model: Path, tmp_path: Path):
     assert all(len(row["others"]) == 2 for row in rows)
 
 
+def test_candidates_have_ranks_in_csv(photos: Path, tiny_model: Path, tmp_path: Path):
+    for format in ("csv", "jsonl"):
+        bulk(photos, tmp_path / f"out.{format}", tiny_model, format, part_size=5, decoding={"candidates": 3})
+    expected = [
+        (row["source"], one["caption"], rank)
+        for row in lines(tmp_path / "out.jsonl")
+        for rank, one in enumerate((row, *row["others"]), start=1)
+    ]
+    rows = read(tmp_path / "out.csv")
+    assert list(rows[0]) == [*COLUMNS, "rank"]
+    assert [(row["source"], row["caption"], int(row["rank"])) for row in rows] == expected
+    bulk(photos, tmp_path / "one.csv", tiny_model, "csv", decoding={"candidates": 1})
+    assert list(read(tmp_path / "one.csv")[0]) == list(COLUMNS)
+
+
+def test_a_table_of_candidates_without_ranks_is_not_added_to(photos: Path, tiny_model: Path, tmp_path: Path):
+    table = tmp_path / "out.csv"
+    bulk(photos, table, tiny_model, "csv", decoding={"candidates": 3})
+    with_ranks = table.read_text()
+    rows = [line.rpartition(",")[0] for line in with_ranks.splitlines()]
+    table.write_text("".join(f"{row}\n" for row in rows))
+    shutil.copy(names(photos)[0], photos / "new.jpg")
+    with pytest.raises(ConfigError, match=r"it has the columns .*finished, this one writes .*finished, rank; "):
+        bulk(photos, table, tiny_model, "csv", decoding={"candidates": 3})
+    table.write_text(with_ranks)
+    bulk(photos, table, tiny_model, "csv", decoding={"candidates": 3})
+    assert table.read_text().startswith(with_ranks)
+    assert [row["rank"] for row in read(table)[-3:]] == ["1", "2", "3"]
+
+
 def test_captions_are_the_same_at_any_batch_size_and_number_of_workers(photos: Path, tiny_model: Path, tmp_path: Path):
     texts = set()
     for number, (batch, workers, part) in enumerate([(1, 0, 100), (5, 0, 3), (64, 2, 4), (3, 1, 100)]):

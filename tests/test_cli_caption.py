@@ -18,6 +18,7 @@ import sightline.cli
 from sightline.cli.console import decoding_options
 from sightline.decoding import DecodingOptions, user_options
 from sightline.errors import ConfigError
+from sightline.types import COLUMNS
 
 DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
 
@@ -196,6 +197,31 @@ def test_candidates_widen_the_beam_and_are_all_shown(command: Command, photos: l
     assert len(command("caption", photos[0], "--model", tiny_model, "--candidates", 4).out.splitlines()) == 4
     row = json.loads(command("caption", photos[0], "--model", tiny_model, "--candidates", 4, "--jsonl").out)
     assert len(row["others"]) == 3
+
+
+def test_a_table_of_candidates_ranks_them(
+    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def table(*arguments: object) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(command("caption", *arguments, "--model", tiny_model, "--csv").out)))
+
+    (bad := tmp_path / "bad.jpg").write_text("no photo")
+    json_rows = json.loads(command("caption", *photos[:2], "--model", tiny_model, "--candidates", 3, "--json").out)
+    expected = [
+        (row["source"], one["caption"], str(rank))
+        for row in json_rows
+        for rank, one in enumerate((row, *row["others"]), start=1)
+    ]
+    for how in (("--candidates", 3), ("--set", "candidates=3")):
+        rows = table(photos[0], bad, photos[1], *how, "--alt", "--include-unsure")
+        assert list(rows[0]) == [*COLUMNS, "rank", "alt", "error"]
+        failed = rows.pop(3)
+        assert (failed["source"], failed["rank"]) == (str(bad), "") and failed["error"]
+        assert [(row["source"], row["caption"], row["rank"]) for row in rows] == expected
+        assert all(row["alt"].lower().startswith(row["caption"].split()[0]) for row in rows)
+    assert list(table(bad, "--candidates", 3)[0]) == [*COLUMNS, "rank", "error"]
+    for one in ((), ("--candidates", 1)):
+        assert list(table(photos[0], *one)[0]) == [*COLUMNS, "error"]
 
 
 def test_sampling_repeats_with_its_seed(command: Command, photos: list[Path], tiny_model: Path):

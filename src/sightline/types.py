@@ -118,6 +118,7 @@ class Neighbour:
 
 
 COLUMNS = ("source", "caption", "confidence", UNSURE, "ood_score", "finished")  # of any table of captions
+RANK = "rank"  # of a candidate, 1 being the best: a column of CSV tables that have a row for each
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,11 @@ class Caption:
             "ood_score": None if self.ood_score is None else round(self.ood_score, 3),
             "finished": self.finished,
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row of a table for each candidate, with its rank: this caption, then the others."""
+        candidates = enumerate((self, *self.others), start=1)
+        return [{**one.as_row(), "source": self.source, RANK: rank} for rank, one in candidates]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, without the attention maps."""

@@ -114,7 +114,7 @@ class JobFolder:
         if known and not known.get("finished") and (self._exists() or not known["adds"]):
             check_same(self.output.path, "an unfinished", known, self.identity)
             for part in sorted(self.folder.glob("part-*"))[:1]:  # one version wrote them all
-                check_columns(self.output.format, part)
+                check_columns(self.output.format, part, self._several)
             self.listing = Listing(**known["listing"])
             self.roots, self.skipped, self.cwd = known["roots"], known["skipped"], known["cwd"]
             self.adds, self.kept, self.first_part = known["adds"], known["kept"], known["first_part"]
@@ -171,7 +171,7 @@ class JobFolder:
         tables = sorted(self.folder.glob("part-*")) if self.output.is_folder else [self.output.path]
         done, single, shards = set[bytes](), set[bytes](), set[str]()
         for table in tables:
-            for key in table_keys(table, self.cwd):
+            for key in self._keys(table):
                 done.add(name_digest(key))
                 shard, is_member, _ = key.partition(f"{SHARD_SUFFIX}::")
                 if is_member:
@@ -268,7 +268,7 @@ class JobFolder:
         self._write_record(self.output.record, finished=True, failed=failed, **facts)
         if self.adds and self.output.is_folder:  # inputs that failed again leave no empty tables behind
             for part in map(self._part, numbers):
-                if not any(table_keys(part, self.cwd)):
+                if not any(self._keys(part)):
                     part.unlink()
         if not self.output.is_folder:
             self._discard()
@@ -278,8 +278,8 @@ class JobFolder:
         """Join the parts to the table, or add them to it. A run that was killed after this does it again: no harm."""
         table = self.output.path
         if self.adds:
-            added = next((key for part in parts for key in table_keys(part, self.cwd)), None)
-            if added is None or added in table_keys(table, self.cwd):
+            added = next((key for part in parts for key in self._keys(part)), None)
+            if added is None or added in self._keys(table):
                 return
             parts = [table, *parts]
         with atomic_path(table) as temporary:
@@ -298,6 +298,19 @@ class JobFolder:
         self._lock.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _several(self) -> bool:
+        """Whether each photo has several candidates."""
+        return int(self.identity["decoding"]["candidates"]) > 1
+
+    def _keys(self, table: Path) -> Iterator[str]:
+        """The absolute paths of a table's photos, as `name_key` gives them; its columns are checked."""
+        try:
+            check_columns(table.suffix.removeprefix("."), table, self._several)
+            yield from (name_key(name, self.cwd) for name in read_names(table) if isinstance(name, str))
+        except OSError as error:
+            raise DataError(f"{printable(table)} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
     @property
     def _inputs(self) -> Path:
@@ -352,15 +365,6 @@ class JobFolder:
 def name_key(name: str, cwd: str = "") -> str:
     """The absolute path of a photo, as a table holds it: names may be any bytes, tables hold text."""
     return to_unicode(os.path.abspath(os.path.join(cwd, name)))  # noqa: PTH100, PTH118 -- Path takes ten times as long
-
-
-def table_keys(table: Path, cwd: str) -> Iterator[str]:
-    """The absolute paths of a table's photos, whose relative names are relative to ``cwd``; its columns are checked."""
-    try:
-        check_columns(table.suffix.removeprefix("."), table)
-        yield from (name_key(name, cwd) for name in read_names(table) if isinstance(name, str))
-    except OSError as error:
-        raise DataError(f"{printable(table)} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def error_format(format: str) -> str:

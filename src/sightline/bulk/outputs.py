@@ -17,7 +17,7 @@ from sightline.data.shards import group_samples, is_hidden, key_and_suffix, memb
 from sightline.data.tables import import_parquet
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import is_image_path, printable
-from sightline.types import COLUMNS, UNSURE, Caption, Failure, write_csv_row
+from sightline.types import COLUMNS, RANK, UNSURE, Caption, Failure, write_csv_row
 
 FORMATS = ("parquet", "jsonl", "csv", "tar")
 ROW_GROUP = 10_000  # rows of a Parquet file that are compressed, and read, together; as many are in memory
@@ -28,19 +28,16 @@ LARGEST_METADATA = 16 * 2**20  # bytes of a sample's .json
 
 
 def write_captions(format: str, target: Path, finished: FinishedPart, several: bool = False) -> None:
-    """Write the captions of one part; ``several``: with a column of the other candidates."""
+    """Write the captions of one part; ``several``: each photo has several candidates."""
     captions = finished.captions
     if format == "tar":
         _write_shard(target, finished)
     elif format == "parquet":
         _write_parquet(target, _columns(captions, several))
     elif format == "csv":
-        rows = [
-            [*{**one.as_row(), "source": to_unicode(caption.source)}.values()]
-            for caption in captions
-            for one in (caption, *caption.others)
-        ]
-        _write_csv(target, list(COLUMNS), rows)
+        columns = table_columns(format, several)
+        rows = ({**row, "source": to_unicode(caption.source)} for caption in captions for row in caption.rows())
+        _write_csv(target, columns, ([row[name] for name in columns] for row in rows))
     else:
         _write_lines(target, (caption.as_dict() for caption in captions))
 
@@ -79,7 +76,12 @@ def _ends_with_newline(file: BinaryIO) -> bool:
     return file.read(1) == b"\n"
 
 
-def check_columns(format: str, part: Path) -> None:
+def table_columns(format: str, several: bool) -> list[str]:
+    """The columns of a Parquet or CSV table. Of several candidates, CSV has a row each, Parquet a list."""
+    return [*COLUMNS, *([RANK if format == "csv" else "others"] if several else [])]
+
+
+def check_columns(format: str, part: Path, several: bool) -> None:
     """Refuse tables with other columns than this version writes; JSON lines and shards name their values."""
     if format == "parquet":
         with _report_damage(part):
@@ -89,10 +91,11 @@ def check_columns(format: str, part: Path) -> None:
             found = next(csv.reader(file), [])
     else:
         return
-    if [name for name in found if name != "others"] != list(COLUMNS):
+    columns = table_columns(format, several)
+    if found != columns:
         raise ConfigError(
             f"{printable(part)} was edited, or is of another version of Sightline: it has the columns "
-            f"{printable(', '.join(found))}, this one writes {', '.join(COLUMNS)}; restore these, choose another "
+            f"{printable(', '.join(found))}, this one writes {', '.join(columns)}; restore these, choose another "
             "output, or begin again with --overwrite"
         )
 

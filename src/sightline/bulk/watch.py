@@ -16,7 +16,7 @@ from typing import Any
 from sightline.bulk.engine import BulkEngine, BulkListener
 from sightline.bulk.inputs import FinishedPart, JobPart, Listing
 from sightline.bulk.job import BulkOptions, BulkSummary, check_roots, count_workers, identity, write_to_photos
-from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key, table_keys
+from sightline.bulk.job_folder import BulkOutput, JobFolder, absolute, error_format, name_key
 from sightline.bulk.job_record import OPTIONS, check_same, read_record
 from sightline.bulk.outputs import merge, to_unicode, write_captions, write_failures
 from sightline.bulk.sidecars import PhotoChanges, find_exiftool
@@ -69,7 +69,7 @@ class GrowingTable(JobFolder):
             raise ConfigError(f"{printable(path)} exists and is no job's: choose another file, or give --overwrite")
         check_same(path, "a finished", record, self.identity, OPTION_NAMES)
         self.cwd = record["cwd"]
-        self.captioned = set(table_keys(path, self.cwd))
+        self.captioned = set(self._keys(path))
         for source, reason, size, modified in record.get("failures", ()):
             key = name_key(source, self.cwd)
             self.failures[key], self.stamps[key] = Failure(source, reason), (size, modified)

@@ -33,7 +33,7 @@ from sightline.cli.console import (
 )
 from sightline.errors import ConfigError, ImageError
 from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, keep_backup, local_path, printable
-from sightline.types import COLUMNS, UNSURE, Caption, Failure, write_csv_row
+from sightline.types import COLUMNS, RANK, UNSURE, Caption, Failure, write_csv_row
 
 if TYPE_CHECKING:
     from sightline.engine.captioner import Captioner
@@ -103,17 +103,19 @@ def caption(
     to_alt = partial(Caption.alt, min_confidence=min_confidence, include_unsure=include_unsure) if alt else None
     to_text = to_alt or ((lambda caption: caption.text) if raw else Caption.sentence)
     captions: Iterator[Caption | Failure] = iter(())
+    several = options.get("candidates", 1) > 1
     if images:
         from sightline.engine.captioner import load
 
         captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
+        several = captioner.options(**options).candidates > 1
         captions = _captions(captioner, images, options, bar=output is not None)
     results = (name if isinstance(name, Failure) else next(captions) for name in found)  # in the order of the inputs
     alone = len(inputs) == len(found) == 1 and not Path(inputs[0]).expanduser().is_dir()
     failed = captioned = unreliable = 0
     earlier: list[Path] = []
     with _open(Path(output) if output and (images or form != "text") else None, earlier) as file:
-        for result in _write(file, form, results, to_text, to_alt, alone):
+        for result in _write(file, form, results, to_text, to_alt, alone, several):
             if isinstance(result, Failure):
                 complain(f"error: {failure_line(result)}")
                 failed += 1
@@ -237,9 +239,10 @@ def _write(
     to_text: Callable[[Caption], str],
     to_alt: Callable[[Caption], str] | None,
     alone: bool,
+    several: bool,
 ) -> Iterator[Caption | Failure]:
     """Write every caption as it comes, and to a table or JSON also the failures; yields them all."""
-    columns = [*COLUMNS, *(["alt"] if to_alt else []), "error"]
+    columns = [*COLUMNS, *([RANK] if several else []), *(["alt"] if to_alt else []), "error"]
     if form == "csv":
         write_csv_row(file, columns)
     before = "["
@@ -259,10 +262,10 @@ def _write(
                 write_csv_row(file, [row.get(column, "") for column in columns])
             file.flush()
             continue
-        for one in (result, *result.others):
+        for one, row in zip((result, *result.others), result.rows()):
             if form == "csv":
-                values = {**one.as_row(), "source": result.source}.values()
-                write_csv_row(file, [*values, *([to_alt(one)] if to_alt else []), ""])
+                row |= {"alt": to_alt(one)} if to_alt else {}
+                write_csv_row(file, [row.get(column, "") for column in columns])
             elif form == "text":
                 file.write(to_text(one) + "\n" if alone else f"{printable(result.source)}\t{to_text(one)}\n")
         file.flush()
