@@ -21,6 +21,10 @@ blocks = 1
 heads = 2
 """
 
+# Where the tests themselves run in the background, their children inherit that interrupts are ignored.
+MINDS_INTERRUPTS = "import signal as s; s.signal(s.SIGINT, s.default_int_handler)\n"
+MAIN = "from sightline.__main__ import main; main()"
+
 
 def tiny_recipe(encoder: str = PATCHES) -> str:
     return f"""

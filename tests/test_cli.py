@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, Command, process, tiny_recipe
+from commands import ENVIRONMENT, MAIN, MINDS_INTERRUPTS, Command, process, tiny_recipe
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -99,9 +99,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path: Path):
 
 
 def test_an_interrupt_is_one_line_and_exit_130(tiny_model: Path):
-    # Where the tests themselves run in the background, a child would inherit that interrupts are ignored.
-    code = "import signal as s\ns.signal(s.SIGINT, s.default_int_handler)\nfrom sightline.__main__ import main\nmain()"
-    line = [sys.executable, "-c", code, "caption", "-", "--model", str(tiny_model)]
+    line = [sys.executable, "-c", MINDS_INTERRUPTS + MAIN, "caption", "-", "--model", str(tiny_model)]
     with subprocess.Popen(
         line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as running:

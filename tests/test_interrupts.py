@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from bulking import check_complete, descendants, make_photos, parts
-from commands import ENVIRONMENT, process, tiny_recipe
+from commands import ENVIRONMENT, MAIN, MINDS_INTERRUPTS, process, tiny_recipe
 
 from sightline.io.interrupts import left_to_parent
 
@@ -27,10 +27,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start the command in a session of its own, with its messages in a file."""
     running: list[subprocess.Popen] = []
 
-    def run(*arguments: object, code: str = "from sightline.__main__ import main; main()") -> subprocess.Popen:
-        # Where the tests themselves run in the background, a child would inherit that interrupts are ignored.
-        code = f"import signal as s; s.signal(s.SIGINT, s.default_int_handler)\n{code}"
-        line = [sys.executable, "-c", code, *map(str, arguments)]
+    def run(*arguments: object, code: str = MAIN) -> subprocess.Popen:
+        line = [sys.executable, "-c", MINDS_INTERRUPTS + code, *map(str, arguments)]
         with (tmp_path / "messages").open("w") as messages:
             running.append(subprocess.Popen(line, stderr=messages, start_new_session=True, env=ENVIRONMENT))
         return running[-1]

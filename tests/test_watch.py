@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bulking import in_child, kill_at_operation, was_killed
-from commands import ENVIRONMENT, Command
+from commands import ENVIRONMENT, MAIN, MINDS_INTERRUPTS, Command
 from default_model import CAPTION, SENTENCE
 
 from sightline.bulk.engine import BulkEngine
@@ -262,7 +262,7 @@ def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: 
     output = folder.parent / "c.csv"
     put(folder, "dog.jpg")
     put(folder, "bad.jpg", b"words")
-    line = [sys.executable, "-m", "sightline", "watch", str(folder), "-o", str(output), "--workers", "0"]
+    line = [sys.executable, "-c", MINDS_INTERRUPTS + MAIN, "watch", str(folder), "-o", str(output), "--workers", "0"]
     running = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert running.stderr is not None
     try:
