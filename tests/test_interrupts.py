@@ -132,6 +132,48 @@ main()
     assert (tmp_path / "messages").read_text() == "ready\ninterrupted\n"
 
 
+LOSING = """
+import signal
+from sightline.bulk.{module} import {name} as Loser
+
+class Lost:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)  # Python reports an exception in a destructor, and goes on
+
+whole, lost = Loser.{method}, []
+
+def losing(*arguments):
+    if not lost:
+        lost.append(True)
+        Lost()
+    return whole(*arguments)
+
+Loser.{method} = losing
+"""
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "name", "method"),
+    [("watch", "watch", "Arrivals", "scan"), ("bulk", "engine", "BulkEngine", "captions")],
+)
+def test_an_interrupt_that_was_lost_in_a_destructor_ends_the_work_all_the_same(
+    start: Start,
+    tiny_flickr8k_kept: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    verb: str,
+    module: str,
+    name: str,
+    method: str,
+) -> None:
+    photos = make_photos(tiny_flickr8k_kept, tmp_path / "photos", 40)
+    code = LOSING.format(module=module, name=name, method=method) + MAIN
+    output = ("-o", tmp_path / "c.csv", "--model", tiny_model, "--workers", 0, "--batch-size", 4)
+    assert start(verb, photos, *output, code=code).wait(timeout=60) == 130
+    messages = (tmp_path / "messages").read_text()
+    assert "Lost.__del__" in messages and messages.endswith("interrupted\n"), messages
+
+
 def test_training_stops_after_its_batch_or_at_once_and_resumes(
     start: Start, tiny_flickr8k_kept: Path, tmp_path: Path
 ) -> None:

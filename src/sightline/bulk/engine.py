@@ -12,6 +12,7 @@ from sightline.bulk.inputs import FinishedPart, JobPart
 from sightline.bulk.reading import PartOpened, PhotoReader, PhotoResult
 from sightline.decoding import DecodingOptions
 from sightline.engine.captioner import Captioner, PreparedImage
+from sightline.io.interrupts import raise_if_lost
 from sightline.types import Caption, Failure
 
 
@@ -87,6 +88,7 @@ class BulkEngine:
             yield from self._caption(batch, open_parts)
 
     def _caption(self, batch: Sequence[PhotoResult], open_parts: dict[int, OpenPart]) -> Iterator[FinishedPart]:
+        raise_if_lost()
         images = [photo.result for photo in batch if not isinstance(photo.result, Failure)]
         for photo, caption in zip(batch, self.captions(images)):
             open_part = open_parts[photo.part]

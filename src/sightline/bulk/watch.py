@@ -24,6 +24,7 @@ from sightline.data.tables import import_parquet
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import IMAGE_SUFFIXES, atomic_path, counted, keep_backup, local_path, printable, walk_files
+from sightline.io.interrupts import raise_if_lost
 from sightline.io.progress import meter
 from sightline.types import Caption, Failure
 
@@ -222,6 +223,7 @@ def watch(
                         log.info("waiting until %s completely written", _are(len(arrivals.growing)))
                         waits = True
                     wait(INTERVAL)
+                raise_if_lost()
     except KeyboardInterrupt:
         if once:
             log.info("stopped: %s are saved; run the same command to continue", counted(len(table.captioned), "photo"))

@@ -42,6 +42,12 @@ def interrupted() -> bool:
     return _raised or _number > 0
 
 
+def raise_if_lost() -> None:
+    """Raise `KeyboardInterrupt` again where the first one was lost: in a destructor, or where a library catches all."""
+    if _raised:
+        raise KeyboardInterrupt
+
+
 def finish(code: int) -> None:
     """The work is over. A first Ctrl-C while the process ends changes nothing; the second still ends it at once."""
     global _exit_code
