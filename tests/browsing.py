@@ -6,11 +6,14 @@ import functools
 import hashlib
 import http.server
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from sightline.engine.confidence import Captions, Confidence, Photos, Words, enc
 INT8_CONFIDENCE, INT8_OOD_SCORE = 0.06, 0.06
 WEB = Path(__file__).parents[1] / "web"
 PATIENCE = 300_000  # milliseconds: machines that run tests may have other work
+CLOSING = 120  # seconds that Chromium may take to close a context; Playwright itself waits without limit
+ARGUMENTS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 IN_NPM = "import('@sparticuz/chromium').then((module) => module.default.executablePath()).then(console.log)"
 CONTROLS_WITHOUT_NAME = """
   [...document.querySelectorAll('button, input:not([aria-hidden]), a, summary')].filter((item) =>
@@ -41,6 +46,74 @@ def find_browser() -> str:
         if found:
             return found
     pytest.skip("no Chromium: apt install chromium, or in web/ npm install --no-save @sparticuz/chromium")
+
+
+class Chromium:
+    """The browser of all tests of a process. One that does not close a context in time is killed, and started anew."""
+
+    def __init__(self, driver: Any, path: str) -> None:
+        self.driver, self.path = driver, path
+        self.running: Any = None
+        self.process = self.group = 0
+
+    @contextmanager
+    def context(self, **options: Any) -> Iterator[Any]:
+        context = self._browser().new_context(**options)
+        try:
+            yield context
+        finally:
+            self._close(context)
+
+    def _browser(self) -> Any:
+        if self.running is None or not self.running.is_connected():
+            self.running = self.driver.chromium.launch(executable_path=self.path, args=ARGUMENTS)
+            session = self.running.new_browser_cdp_session()
+            processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+            session.detach()
+            self.process = next(one["id"] for one in processes if one["type"] == "browser")
+            self.group = os.getpgid(self.process) if os.name == "posix" else 0
+        return self.running
+
+    def _close(self, context: Any) -> None:
+        killed: list[bool] = []
+
+        def kill() -> None:
+            killed.append(True)
+            with suppress(ProcessLookupError):
+                if self.group:
+                    os.killpg(self.group, signal.SIGKILL)
+                else:
+                    os.kill(self.process, signal.SIGTERM)
+
+        limit = threading.Timer(CLOSING, kill)
+        limit.start()
+        try:
+            context.close()
+        except Exception:
+            if not killed:
+                raise
+            warnings.warn(f"Chromium did not close a context within {CLOSING} s and was killed", stacklevel=1)
+        finally:
+            limit.cancel()
+
+    def close(self) -> None:
+        if self.running is not None:
+            self.running.close()  # here Playwright kills it after 30 s
+
+
+def with_own_log(browser: str, folder: Path) -> str:
+    """A command that starts the browser with its output in a file.
+
+    Chromium's handlers of crashes leave its process group and keep its output open. Playwright waits until its pipes
+    are closed, without limit, and what it kills after 30 s is the group.
+    """
+    if os.name != "posix":
+        return browser
+    command = folder / "chromium"
+    log = shlex.quote(str(folder / "chromium.log"))
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(browser)} "$@" >> {log} 2>&1\n')
+    command.chmod(0o755)
+    return str(command)
 
 
 def sources_digest() -> str:
@@ -92,18 +165,17 @@ def calibration(dimension: int) -> Confidence:
 
 
 @contextmanager
-def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
+def opened(browser: Chromium, url: str, **options: Any) -> Iterator[Any]:
     """The page, once its model is loaded; requests to other hosts and errors fail the test."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write", "camera"], **options)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    errors = watch(page, url)
-    page.goto(url)
-    page.wait_for_selector("body.ready")
-    page.wait_for_selector("#demo-words .word")  # the example of the first screen has been captioned
-    yield page
-    assert not errors
-    context.close()
+    with browser.context(permissions=["clipboard-read", "clipboard-write", "camera"], **options) as context:
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        errors = watch(page, url)
+        page.goto(url)
+        page.wait_for_selector("body.ready")
+        page.wait_for_selector("#demo-words .word")  # the example of the first screen has been captioned
+        yield page
+        assert not errors
 
 
 def watch(page: Any, url: str) -> list[str]:

@@ -143,14 +143,13 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install it")
-    from browsing import find_browser
+    from browsing import Chromium, find_browser, with_own_log
 
-    path = find_browser()
-    arguments = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    path = with_own_log(find_browser(), tmp_path_factory.mktemp("browser"))
     with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=path, args=arguments)
+        running = Chromium(driver, path)
         yield running
         running.close()
 

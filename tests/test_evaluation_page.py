@@ -59,7 +59,7 @@ def test_the_page_fits_a_phone_and_has_the_design_of_the_others(
     write_page(replace(evaluated, images=(long, *evaluated.images[1:]), signature="signature|" * 40), page)
     assert STYLESHEET.read_text(encoding="utf-8") in page.read_text(encoding="utf-8")
     phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 3}
-    with browser.new_context(**phone) as context:
+    with browser.context(**phone) as context:
         shown = context.new_page()
         shown.set_default_timeout(120_000)
         shown.goto(page.as_uri())

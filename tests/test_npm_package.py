@@ -105,7 +105,7 @@ def test_node_captions_as_python_does(app: Path, python: Captioner, tmp_path: Pa
 
 def test_its_example_captions_in_the_browser(app: Path, python: Captioner, browser: Any) -> None:
     expected = python.caption(DOG)
-    with served(package(app)) as server, browser.new_context() as context:
+    with served(package(app)) as server, browser.context() as context:
         page = context.new_page()
         context.set_default_timeout(1000 * PATIENCE)
         errors = watch(page, address(server))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import browsing
 import numpy as np
 import pytest
 from browsing import CONTROLS_WITHOUT_NAME, PATIENCE, address, opened, served, watch
@@ -247,7 +251,7 @@ def test_it_fits_a_phone_and_every_control_has_a_name(browser: Any, url: str) ->
 def test_the_explanation_page_works_in_the_browser(browser: Any, python: Captioner, tmp_path: Path) -> None:
     explanation = explain(python, photos()["drawn, lossless"][0])
     explanation.save(tmp_path / "explained.html")
-    with browser.new_context(reduced_motion="reduce", viewport={"width": 360, "height": 700}) as context:
+    with browser.context(reduced_motion="reduce", viewport={"width": 360, "height": 700}) as context:
         page, url = context.new_page(), (tmp_path / "explained.html").as_uri()
         errors = watch(page, url)
         page.goto(url)
@@ -271,6 +275,41 @@ DRAWN = """() => {
   const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
   return new Set(pixels).size > 50; // a photo with a heat map has many values, an empty canvas one
 }"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see a process's files")
+def test_no_process_outside_the_browser_s_group_keeps_its_pipes(browser: Any) -> None:
+    def pipes_of(process: object, numbers: str = "*") -> set[str]:
+        found = set()
+        for file in Path(f"/proc/{process}/fd").glob(numbers):
+            with suppress(OSError):  # it has just been closed
+                found.add(str(file.readlink()))
+        return {name for name in found if name.startswith(("pipe:", "socket:"))}
+
+    with browser.context() as context:
+        context.new_page()
+        pipes = pipes_of(browser.process, "[1-4]")  # to Playwright
+        holders = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # another user's process, or one that has just ended
+                if pipes_of(process.name) & pipes:
+                    holders.add(os.getpgid(int(process.name)))
+        assert pipes and holders == {browser.group}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_browser_that_does_not_close_a_context_is_killed_and_started_anew(
+    browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "CLOSING", 0.5)
+    with pytest.warns(UserWarning, match="did not close a context"), browser.context() as context:
+        context.new_page()
+        os.killpg(browser.group, signal.SIGSTOP)
+    monkeypatch.undo()
+    with browser.context() as context:
+        page = context.new_page()
+        page.goto("data:text/html,<p>there</p>")
+        assert page.inner_text("p") == "there"
 
 
 def test_it_works_offline_after_the_first_visit(browser: Any, site: Path) -> None:
@@ -298,7 +337,7 @@ def test_the_server_s_page_obeys_its_content_security_policy(browser: Any, site:
 
 def test_without_a_model_for_the_browser_the_server_captions(browser: Any, site: Path) -> None:
     model = site / "model"
-    with serving("--model", model, SIGHTLINE_TOKEN="open-sesame") as server, browser.new_context() as context:
+    with serving("--model", model, SIGHTLINE_TOKEN="open-sesame") as server, browser.context() as context:
         page, url = context.new_page(), f"http://127.0.0.1:{server.port}/"
         errors = watch(page, url)
         context.set_default_timeout(PATIENCE)
@@ -340,7 +379,7 @@ def test_the_page_waits_for_the_browser_s_model_and_requests_nothing_that_is_mis
         (on_server(FAILED, ""), True, FAILED),
     ):
         index.write_text(on_server(WAITING, " data-pending"))
-        with served(tmp_path) as server, browser.new_context() as context:
+        with served(tmp_path) as server, browser.context() as context:
             page = context.new_page()
             errors = watch(page, address(server))
             page.clock.install()

@@ -318,7 +318,7 @@ def test_the_document_describes_both_apis_and_its_examples_work(server: RunningS
 
 
 def test_try_it_on_the_api_page_captions_through_both_apis(browser: Any):
-    with serving("--server-page") as server, browser.new_context() as context:
+    with serving("--server-page") as server, browser.context() as context:
         page = context.new_page()
         context.set_default_timeout(120_000)
         page.goto(f"http://127.0.0.1:{server.port}/docs")
