@@ -368,13 +368,13 @@ def test_the_page_waits_for_the_browser_s_model_and_requests_nothing_that_is_mis
     (tmp_path / "healthz").write_text(json.dumps(health))
     index = tmp_path / "index.html"
     built = index.read_text()
-    made = "<!doctype html><link rel=icon href=data:,><meta name=sightline-engine content=browser><p id=made>made</p>"
+    made = "<!doctype html><link rel=icon href=data:,><meta name=sightline-engine content=browser><p>with its model</p>"
 
     def on_server(note: str, pending: str) -> str:
         return built.replace(ENGINE, f'<meta name="sightline-engine" content="server" data-note="{note}"{pending}>')
 
     for after, in_use, expected in (
-        (made, False, "made"),
+        (made, False, "with its model"),
         (made, True, "is ready: reload this page"),
         (on_server(FAILED, ""), True, FAILED),
     ):
@@ -388,8 +388,9 @@ def test_the_page_waits_for_the_browser_s_model_and_requests_nothing_that_is_mis
             page.evaluate(f"document.getElementById('result').hidden = {json.dumps(not in_use)}")
             with page.expect_response(address(server), timeout=PATIENCE):
                 page.clock.fast_forward(3000)  # it checks, and goes on waiting
-            assert WAITING in page.text_content("#note")
+            assert WAITING in page.text_content("#note") and expected not in page.text_content("body")
             index.write_text(after)
             page.clock.fast_forward(3000)
             page.get_by_text(expected).wait_for(timeout=PATIENCE)
+            page.wait_for_load_state()  # Chromium may never close a page that is being left
         assert not errors
