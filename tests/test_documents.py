@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -54,6 +55,17 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_minutes_of_an_epoch_are_those_of_the_results() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    about = " ".join(page[page.index("An epoch takes minutes") : page.index("## Data")].split())
+    for name in ("patch-transformer-word", "clip-transformer", "dinov2-transformer"):
+        curve = json.loads((ROOT / "results" / f"{name}.curve.json").read_text(encoding="utf-8"))
+        ends = [epoch["minutes"] for epoch in curve["epochs"]]
+        minutes = [after - before for before, after in pairwise([0, *ends])]
+        _, _, rest = about.partition(f"`{name}`")
+        assert re.findall(r"\d+\.\d", rest)[:2] == [f"{min(minutes):.1f}", f"{max(minutes):.1f}"], name
 
 
 def test_files_and_names_in_contributing_exist() -> None:
