@@ -271,6 +271,27 @@ def test_an_ensemble_marks_photos_that_are_unlike_those_of_any_of_its_models(
     assert sightline.load(tiny_model, tiny_model).caption(photo).ood_score is None
 
 
+@pytest.mark.parametrize("verb", ["caption", "bulk", "explain"])
+def test_several_models_say_once_that_confidence_is_uncalibrated(
+    verb: str, calibrated: Path, tiny_model: Path, tmp_path: Path, command: Command
+) -> None:
+    from PIL import Image
+
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (40, 40), "red").save(photo)
+
+    def complaints(*models: Path) -> list[str]:
+        target = tmp_path / f"{len(list(tmp_path.iterdir()))}.{'png' if verb == 'explain' else 'csv'}"
+        outcome = command(verb, photo, "-o", target, *(part for model in models for part in ("--model", model)))
+        assert outcome.code == 0, outcome.err
+        return [line for line in outcome.complaints if "uncalibrated" in line]
+
+    said = "several models: confidence is uncalibrated, and {} marked unsure"
+    assert complaints(tiny_model, calibrated) == [said.format("only photos unlike the training photos are")]
+    assert complaints(tiny_model, tiny_model) == [said.format("no photo is")]
+    assert complaints(calibrated) == complaints(tiny_model) == []
+
+
 def test_explanations_and_answers_over_http_carry_the_mark(calibrated: Path, tmp_path: Path) -> None:
     from PIL import Image
 

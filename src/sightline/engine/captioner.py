@@ -325,7 +325,11 @@ def load(
     """
     if runtime not in RUNTIMES:
         raise ConfigError(f"runtime is {runtime!r}{nearest(runtime, RUNTIMES)}; give {', '.join(RUNTIMES)}")
-    return _load([resolve(name) for name in names or (DEFAULT_MODEL,)], str(device), runtime, datastore)
+    captioner = _load([resolve(name) for name in names or (DEFAULT_MODEL,)], str(device), runtime, datastore)
+    if len(captioner.backends) > 1:  # here and not in `_load`: other processes of a job need not repeat it
+        marked = "only photos unlike the training photos are" if any(captioner.calibrations) else "no photo is"
+        log.info("several models: confidence is uncalibrated, and %s marked unsure", marked)
+    return captioner
 
 
 def _load(folders: list[Path], device: str, runtime: str, datastore: Datastore | str | Path | None) -> Captioner:
