@@ -230,6 +230,25 @@ def test_the_command_writes_the_file_and_says_so(
     assert [path.name for path in target.parent.iterdir()] == [name]
 
 
+def test_maps_of_occlusion_that_were_not_asked_for_are_named_in_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo().save(tmp_path / "dog.png")
+    blind = tmp_path / "blind"
+    save_checkpoint(blind, checkpoint("lstm"))
+    several = ["these models have no common attention map: the maps show occlusion, as with --occlusion"]
+    alone = ["this model has no attention: the maps show occlusion, as with --occlusion"]
+    for models, options, said in (
+        ([folder, blind], [], several),
+        ([blind], [], alone),
+        ([folder, folder], [], []),
+        ([blind], ["--occlusion"], []),
+    ):
+        named = [part for model in models for part in ("--model", str(model))]
+        assert run(["explain", str(tmp_path / "dog.png"), "-o", str(tmp_path / "dog.html"), *named, *options]) == 0
+        assert [line for line in capsys.readouterr().err.splitlines() if "--occlusion" in line] == said
+
+
 def test_without_a_name_a_page_is_written_here(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     photo().save("dog.png")

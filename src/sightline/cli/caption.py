@@ -311,6 +311,10 @@ def explain(
     open_image(source, called="standard input")  # a photo that cannot be read is reported before the model is loaded
     captioner = load(*(model or ()), runtime=runtime)
     explanation = run(captioner, source, occlusion, **options)
+    if explanation.method == "occlusion" and not occlusion:
+        several = len(captioner.backends) > 1
+        why = "these models have no common attention map" if several else "this model has no attention"
+        complain(f"{why}: the maps show occlusion, as with --occlusion")
     with atomic_path(target) as temporary:
         explanation.save(temporary, paper)
         earlier = _earlier(target, temporary)
