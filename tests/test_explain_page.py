@@ -153,21 +153,23 @@ def test_what_attention_shows_is_not_called_the_origin_of_a_word() -> None:
 
 
 def test_a_dark_occlusion_map_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ "dog" has a bright cell; hiding no part changes "runs", "is" little, and "the" as much wherever it hides."""
+    """ "dog" has a bright cell; hiding no part changes "runs", "is" and "a" little, "the" as much wherever it hides."""
     faint = 0.05 * peaked()
     words = (
         Word("dog", 0.9, peaked()),
         Word("runs", 0.9, np.full((7, 7), 0.001)),
         Word("is", 0.9, faint),
+        Word("a", 0.9, faint),
         Word("the", 0.9, np.full((7, 7), 0.3)),
     )
-    shown = Caption("dog runs is the", words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
+    shown = Caption("dog runs is a the", words, -1.0, photo=Image.new("RGB", (140, 70), "white"))
     occluded, attended = (Explanation(shown, method) for method in ("occlusion", "attention"))
-    assert occluded.dark == ("", UNNEEDED, LITTLE, ALIKE)
-    assert attended.dark == ("",) * 4
+    assert occluded.dark == ("", UNNEEDED, LITTLE, LITTLE, ALIKE)
+    assert attended.dark == ("",) * 5
     assert occluded.note() == (
-        "dark maps: hiding no part makes runs less likely, the rest of the photo and the words before are enough; "
-        "hiding parts changes is little, compared with the other words; hiding any part changes the alike"
+        "“runs” has a dark map: hiding no part of the photo makes it less likely, as the rest of it and the words "
+        "before are enough; “is”, “a” have dark maps: hiding parts of the photo changes them little, compared with the "
+        "other words; “the” has a dark map: hiding any part of the photo changes it alike"
     )
     assert attended.note() == ""
     panels = re.findall(r"<h2>(\w+)</h2>(.*?)</section>", occluded.page())
@@ -178,7 +180,7 @@ def test_a_dark_occlusion_map_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda self, corner, text, *rest: written.append(text))
     for paper in (False, True):
         occluded.picture(paper)
-        assert [text for text in written if text in REASONS] == [UNNEEDED, LITTLE, ALIKE]
+        assert [text for text in written if text in REASONS] == [UNNEEDED, LITTLE, LITTLE, ALIKE]
         written.clear()
     attended.picture()
     assert not set(written) & set(REASONS)

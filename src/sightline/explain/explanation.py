@@ -43,13 +43,13 @@ UNNEEDED, LITTLE, ALIKE = "no part needed", "changes little", "all parts alike"
 REASONS = {
     UNNEEDED: (
         "Hiding no part of the photo makes this word less likely.",
-        "hiding no part makes {} less likely, the rest of the photo and the words before are enough",
+        "hiding no part of the photo makes {} less likely, as the rest of it and the words before are enough",
     ),
     LITTLE: (
         "Hiding parts of the photo changes this word little, compared with the others.",
-        "hiding parts changes {} little, compared with the other words",
+        "hiding parts of the photo changes {} little, compared with the other words",
     ),
-    ALIKE: ("Hiding any part of the photo changes this word alike.", "hiding any part changes {} alike"),
+    ALIKE: ("Hiding any part of the photo changes this word alike.", "hiding any part of the photo changes {} alike"),
 }
 CELLS = 8  # the occlusion map's side; the patch covers 2 x 2 cells and slides by one: 7 x 7 patches
 PATCH = 2
@@ -110,8 +110,9 @@ class Explanation:
         for reason, (_, text) in REASONS.items():
             words = dict.fromkeys(word.text for word, dark in zip(self.caption.words, self.dark) if dark == reason)
             if words:
-                found.append(text.format(", ".join(words)))
-        return f"dark maps: {'; '.join(found)}" if found else ""
+                have, them = ("has a dark map", "it") if len(words) == 1 else ("have dark maps", "them")
+                found.append(f"{', '.join(f'“{word}”' for word in words)} {have}: {text.format(them)}")
+        return "; ".join(found)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready: `Caption.as_dict` with each word's map, its heat map to be drawn, and its alternatives."""
