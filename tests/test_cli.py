@@ -303,6 +303,36 @@ def test_models_without_any_say_what_to_do(command: Command, tiny_model: Path, t
     assert (outcome.code, len(outcome.complaints)) == (1, 1)
 
 
+# -- outputs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["caption", "explain", "bulk", "search", "evaluate", "score"])
+def test_every_output_makes_its_folder_or_says_in_one_line_what_is_in_the_way(
+    verb: str, command: Command, photos: list[Path], tiny_model: Path, tiny_flickr8k_kept: Path, tmp_path: Path
+):
+    model, table, results = ("--model", tiny_model), tmp_path / "table.csv", tmp_path / "results.json"
+    table.write_text(f"source,caption\n{photos[0]},a red dog\n")
+    results.write_text(json.dumps([{"image_id": photo.name, "caption": "a red square"} for photo in photos]))
+    scores = ("--metrics", "bleu,cider")
+    lines: dict[str, tuple[object, ...]] = {
+        "caption": ("caption", photos[0], *model, "-o", "captions.csv"),
+        "explain": ("explain", photos[0], *model, "-o", "dog.png"),
+        "bulk": ("bulk", photos[0], *model, "-o", "captions.csv"),
+        "search": ("search", "dog", table, "--html", "dogs.html"),
+        "evaluate": ("evaluate", tiny_model, "--data", tiny_flickr8k_kept, *scores, "--page", "page.html"),
+        "score": ("score", results, "--references", tiny_flickr8k_kept, "--split", "all", *scores, "-o", "scores"),
+    }
+    *line, name = lines[verb]
+    assert command(*line, tmp_path / "new" / "folder" / name).code == 0
+    assert (tmp_path / "new" / "folder" / name).exists()
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "folder"):
+        outcome = command(*line, folder / name)
+        assert (outcome.code, len(outcome.complaints)) == (1, 1), outcome.err
+        assert outcome.err.startswith(f"error: cannot write {folder / name}")
+        assert f": {tmp_path / 'file'} is a file, not a folder; choose another name or folder" in outcome.err
+
+
 # -- evaluate, score, doctor ------------------------------------------------------------------------------------------
 
 

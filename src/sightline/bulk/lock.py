@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import IO
 
 from sightline.errors import ConfigError
-from sightline.io.files import printable, writing
+from sightline.io.files import make_folder, printable, writing
 
 
 def lock_output(lock: Path, output: Path) -> IO[str]:
     """Lock an output for this run. The system releases the lock when the process ends, however it ends."""
     while True:
         with writing(output):
-            lock.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(lock.parent)
             file = lock.open("a+", encoding="utf-8")
         if not _try_lock(file):
             holder = _holder(file)

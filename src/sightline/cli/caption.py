@@ -143,8 +143,6 @@ def _format(chosen: dict[str, bool], output: str | None) -> str:
     suffix = Path(output or "").suffix.lower().removeprefix(".")
     if output and (suffix == "parquet" or output.endswith(("/", os.sep)) or Path(output).is_dir()):
         raise ConfigError(f"-o {output}: Parquet and folders are written by `sightline bulk`")
-    if output and not Path(output).expanduser().parent.is_dir():
-        raise ConfigError(f"-o {printable(output)}: there is no such folder; create it, or name another one")
     if suffix not in ("", *FORMATS[1:], *TEXT_SUFFIXES):
         raise ConfigError(f"-o {output}: .{suffix} is not written; choose .txt, .csv, .json or .jsonl")
     by_suffix = "text" if suffix in TEXT_SUFFIXES else suffix

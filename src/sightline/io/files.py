@@ -270,6 +270,15 @@ def writing(path: str | Path) -> Iterator[None]:
         raise DataError(f"cannot write {printable(path)}: {cause(error)}") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of an output, and those above it, where they are missing; `OSError` says what is in the way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        raise NotADirectoryError(error.errno, f"{printable(there)} is a file, not a folder") from None
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path`` to write to; it replaces ``path`` only once all is safely on disk.
@@ -281,7 +290,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         target = Path(path).resolve()  # a link stays a link
         if target.exists() and not target.is_file():
             raise DataError(f"cannot write {printable(path)}: it is not a regular file; choose another name")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
         try:
             yield temporary
@@ -336,7 +345,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     old = temporary.with_name(f"{temporary.name}.old")
     with writing(path):
         try:
-            temporary.mkdir(parents=True)
+            make_folder(target.parent)
+            temporary.mkdir()
             for earlier in target.parent.glob(f".????????.{glob.escape(target.name[-100:])}.old"):
                 if not target.exists():
                     earlier.replace(target)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
-from sightline.io.files import cache_folder, printable, writing
+from sightline.io.files import cache_folder, make_folder, printable, writing
 from sightline.io.model_files import WEIGHTS, file_hash, shards
 from sightline.onnx.exported import GRAPHS, MANIFEST, Manifest
 
@@ -66,7 +66,7 @@ def copy_model(folder: Path, model: Path) -> Manifest:
     manifest = Manifest.read(model)
     external = any(graph.external_data for graph in manifest.graphs.values())
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in (*MODEL_FILES, "README.md"):
             if (model / name).is_file() and (name != WEIGHTS or external):
                 shutil.copyfile(model / name, folder / name)
