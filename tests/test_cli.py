@@ -74,6 +74,10 @@ def test_version(command: Command):
         (["bulk", "photos/", "-o", "out/", "--output-format", "xml"], "parquet, jsonl, csv or tar"),
         (["evaluate", "runs/x"], "--data"),
         (["evaluate", "--compare", "one.json"], "at least two"),
+        (["explain", "a.jpg", "b.jpg"], "explain takes one photo at a time, and 2 are given: run it for each"),
+        (["explain", "a.jpg", "--beam", "2", "b.jpg", "c.jpg", "-o", "x.png"], "and 3 are given"),
+        (["explain", "a.jpg", "--bem", "2"], "--beam"),
+        (["watch", "photos/", "more/", "-o", "x.csv"], "extra argument"),
         (["train", "nic-resnet5", "--data", "x"], "nic-resnet50"),
     ],
 )

@@ -35,7 +35,7 @@ for verb in (
     caption, bulk, watch, search, explain, serve, train, features, pseudo_caption, reproduce, evaluate, score,
     calibrate, models, load, push, export, doctor,
 ):  # fmt: skip
-    app.command()(verb)
+    app.command(context_settings={"allow_extra_args": verb is explain})(verb)  # which says what it takes
 app.add_typer(recipes)
 app.add_typer(retrieval)
 

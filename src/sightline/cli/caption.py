@@ -272,7 +272,8 @@ def _write(
 
 
 def explain(
-    photo: Annotated[str, typer.Argument(help="The photo; - reads it from standard input.")],
+    context: typer.Context,
+    photo: Annotated[str, typer.Argument(help="The photo, one at a time; - reads it from standard input.")],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -295,6 +296,8 @@ def explain(
     runtime: Runtime = "auto",
 ) -> None:
     """Show what the model attended to while writing each word. A page has up to five captions, or --candidates."""
+    if context.args:
+        raise ConfigError(f"explain takes one photo at a time, and {1 + len(context.args)} are given: run it for each")
     source, target = _files(photo, output, paper)
     if photo == STDIN:
         source = _standard_input()
