@@ -16,6 +16,7 @@ import typer
 
 import sightline
 from sightline import cli
+from sightline.io.files import find_images
 from sightline.recipes.config import load_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,6 +103,11 @@ def test_the_first_command_of_the_readme_explains_the_example_photo() -> None:
         "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/sightline explain examples/dog.jpg -o dog.png"
     )
     assert second.startswith("python3 -m venv .venv && ") and second.endswith(".venv/bin/python -m pytest")  # .ci/run
+
+
+def test_the_examples_are_captioned_without_our_own_figures() -> None:
+    """The README captions the folder; a figure made of the photo would get a caption of its own."""
+    assert list(find_images([ROOT / "examples"])) == [ROOT / "examples" / "dog.jpg"]
 
 
 def commands(page: Path) -> Iterator[list[str]]:

@@ -50,7 +50,10 @@ MOST_BYTES = 64 * 2**20 + 1  # one more than an image may have, so that too larg
 def caption(
     inputs: Annotated[
         list[str],
-        typer.Argument(help="Photos, folders, quoted patterns or file:// URLs; - reads one photo from standard input."),
+        typer.Argument(
+            help="Photos, folders with all folders in them, quoted patterns or file:// URLs; - reads one photo from "
+            "standard input."
+        ),
     ],
     model: Models = None,
     output: Annotated[
