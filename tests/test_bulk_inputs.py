@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bulking import bulk, copy_photos, names, read
+from commands import Command
 
 from sightline.bulk.inputs import JobPart, find_inputs, input_roots, list_inputs, read_parts
 from sightline.data.tables import import_parquet
@@ -47,10 +48,26 @@ def test_names_in_a_table_are_relative_to_here_or_to_the_table(
     (there / "captions.csv").write_text("image,caption\na.jpg,x\nb.jpg,x\n")
     monkeypatch.chdir(here)
     assert list(find_inputs(["own/captions.csv"])) == ["a.jpg", "own/b.jpg"]
-    assert not caplog.text
     (there / "captions.csv").write_text("image,caption\nb.jpg,x\nc.jpg,x\nd.jpg,x\n")
     assert list(find_inputs(["own/captions.csv"])) == ["own/b.jpg", "c.jpg", "d.jpg"]
-    assert f"own/captions.csv: 2 names (c.jpg, …) are neither in {here} nor beside the table" in caplog.text
+    assert not caplog.text
+    (there / "captions.csv").write_text("image,caption\nc.jpg,x\nd.jpg,x\n")
+    assert list(find_inputs(["own/captions.csv"])) == ["c.jpg", "d.jpg"]
+    said = f"own/captions.csv: none of its 2 names is in {here} or beside it: run the command where they are"
+    assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_a_missing_photo_of_a_list_is_one_line(
+    found: int, photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+):
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text("\n".join([*names(photos)[:found], "gone.jpg"]) + "\n")
+    outcome = command("bulk", "list.txt", "-o", "out.csv", "--model", tiny_model)
+    assert [line for line in outcome.complaints if "gone.jpg" in line] == [
+        "error: gone.jpg does not exist: check the path"
+    ]
+    assert (outcome.code, len(outcome.complaints)) == (1, 2), "and the job's own"
 
 
 @pytest.mark.parametrize(

@@ -258,20 +258,22 @@ def _length(first: str, last: str) -> int:
 def _read_list(path: Path) -> Iterator[str | Failure]:
     """One name per line, or a table with a column of names: our own tables of errors are such lists.
 
-    A line that cannot be read comes as a failure, so that one of them does not stop a job of many.
+    A line that cannot be read comes as a failure, so that one of them does not stop a job of many. A missing photo is
+    reported when its turn comes; here only that all of several are missing, as in the wrong folder.
     """
-    missing, first = 0, ""
+    named = missing = 0
     for name in read_names(path):
         try:
             found = name if isinstance(name, Failure) else str(path_in_table(name, path))
         except ValueError as error:
             found = Failure(str(name), str(error))
-        if isinstance(found, str) and not os.path.isabs(found) and not os.path.exists(found):  # noqa: PTH110, PTH117
-            missing, first = missing + 1, first or found
+        if isinstance(found, str):
+            named += 1
+            missing += not os.path.isabs(found) and not os.path.exists(found)  # noqa: PTH110, PTH117
         yield found
-    if missing:
-        these = f"{printable(first)} is" if missing == 1 else f"{missing:,} names ({printable(first)}, …) are"
-        log.warning("%s: %s neither in %s nor beside the table", printable(path), these, printable(Path.cwd()))
+    if missing == named > 1:
+        none = f"{printable(path)}: none of its {named:,} names"
+        log.warning("%s is in %s or beside it: run the command where they are", none, printable(Path.cwd()))
 
 
 def read_names(path: Path) -> Iterator[str | Failure]:
