@@ -281,6 +281,20 @@ def test_models_name_the_dataset_of_their_scores_and_installed_runtimes(
     assert "none: onnxruntime is not installed" in command("models").out
 
 
+def test_models_are_as_large_as_their_files(
+    command: Command, own_model: Path, exported_folders: tuple[Path, Path]
+) -> None:
+    size = sum(path.stat().st_size for path in own_model.iterdir())
+    (own_model / "confidence.json").write_text(" " * 2_000_000)
+    (own_model / "encoder.onnx").write_bytes(bytes(3_000_000))
+    (own_model / "state.safetensors").write_bytes(bytes(9_000_000))  # of the training run
+    header, row = command("models", own_model).out.splitlines()
+    assert row[: header.index("MB") + 2].split()[-1] == f"{5 + size / 1e6:.1f}"
+    header, row = command("models", exported_folders[1]).out.splitlines()
+    size = sum(path.stat().st_size for path in exported_folders[1].iterdir())
+    assert row[: header.index("MB") + 2].split()[-1] == f"{size / 1e6:.1f}"
+
+
 def test_models_show_whole_paths_on_a_narrow_terminal(
     command: Command, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import typer
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable
-from sightline.io.model_files import SCALE, WEIGHTS, has_weights, tensor_slices, weights_size
+from sightline.io.model_files import SCALE, WEIGHTS, has_weights, shards, tensor_slices
 from sightline.types import METRIC_NAMES
 
 if TYPE_CHECKING:
@@ -223,12 +223,11 @@ def _row(folder: Path, given: Path) -> list[str]:
         str(part.get("name", "?")) if isinstance(part := config.get(key), dict) else "?"
         for key in ("encoder", "decoder")
     ]
-    size = f"{weights_size(folder) / 1e6:.1f}"
     counted, parameters = _numbers(folder), metrics.get("parameters")  # the file also holds batch norms' statistics
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
     scores.append(_dataset(str(metrics.get("signature", ""))) if val else "–")
     runtimes = _runtimes("onnx", "torch") if (folder / EXPORTED).is_file() else _runtimes("torch")
-    return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, runtimes, printable(folder)]
+    return [printable(name), *parts, f"{shown:,}", _megabytes(folder), *scores, calibrated, runtimes, printable(folder)]
 
 
 def _dataset(signature: str) -> str:
@@ -250,8 +249,15 @@ def _exported(folder: Path) -> list[str]:
     manifest = _read(folder / EXPORTED)
     parts = [printable(str(manifest.get(key, "?"))) for key in ("encoder", "decoder")]
     shown = manifest.get("parameters")
-    size = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
-    return [*parts, f"{shown:,}" if isinstance(shown, int) else "?", f"{size:.1f}"]
+    return [*parts, f"{shown:,}" if isinstance(shown, int) else "?", _megabytes(folder)]
+
+
+def _megabytes(folder: Path) -> str:
+    """What the model's files take on disk, without what its training run left beside them."""
+    from sightline.nn.hub import FILES as KNOWN
+
+    files = [*map(folder.joinpath, KNOWN), *shards(folder)]
+    return f"{sum(path.stat().st_size for path in files if path.is_file()) / 1e6:.1f}"
 
 
 def _read(path: Path) -> dict[str, Any]:
