@@ -259,5 +259,5 @@ def test_alternatives_of_a_word_are_those_of_its_first_token(tmp_path: Path) -> 
 
 
 def test_a_folder_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="there is no model folder"):
         load(tmp_path / "nowhere")

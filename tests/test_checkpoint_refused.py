@@ -118,8 +118,8 @@ def test_nothing_in_the_package_unpickles() -> None:
 
 
 def test_an_incomplete_folder_says_what_is_missing(folder: Path, tmp_path: Path) -> None:
-    assert "no such folder" in error_message(tmp_path / "nowhere")
-    assert "no such folder" in error_message(folder / "config.json")
+    assert "there is no model folder" in error_message(tmp_path / "nowhere")
+    assert "there is no model folder" in error_message(folder / "config.json")
     (folder / "tokenizer.json").unlink()
     (folder / "model.safetensors").unlink()
     assert "model.safetensors, tokenizer.json missing" in error_message(folder)

@@ -195,7 +195,7 @@ def test_a_spoilt_model_folder_is_one_line(command: Command, photos: list[Path],
 def test_a_missing_model_folder_is_one_line(command: Command, photos: list[Path], tmp_path: Path):
     outcome = command("caption", photos[0], "--model", tmp_path / "none")
     assert (outcome.code, len(outcome.complaints)) == (1, 1)
-    assert "not a model folder" in outcome.err
+    assert outcome.err == f"error: there is no model folder '{tmp_path / 'none'}': `sightline models` lists models\n"
 
 
 # -- recipes, training ------------------------------------------------------------------------------------------------

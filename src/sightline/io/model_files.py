@@ -38,7 +38,7 @@ TYPES = {  # safetensors' names of the element types in our models, and numpy's
 def check_model_folder(folder: Path) -> None:
     """`CheckpointError` where a model's files are missing."""
     if not folder.is_dir():
-        raise CheckpointError(f"{str(folder)!r} is not a model folder: no such folder; `sightline models` lists models")
+        raise CheckpointError(f"there is no model folder {str(folder)!r}: `sightline models` lists models")
     missing = [name for name in ("config.json", WEIGHTS, "tokenizer.json") if not (folder / name).is_file()]
     if shards(folder):
         missing.remove(WEIGHTS)
