@@ -18,6 +18,7 @@ import sightline
 from sightline import cli
 from sightline.io.files import find_images
 from sightline.recipes.config import load_recipe, recipe_names
+from sightline.serve.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 CARD = ROOT / "src" / "sightline" / "pretrained" / "default" / "README.md"
@@ -108,6 +109,19 @@ def test_the_first_command_of_the_readme_explains_the_example_photo() -> None:
 def test_the_examples_are_captioned_without_our_own_figures() -> None:
     """The README captions the folder; a figure made of the photo would get a caption of its own."""
     assert list(find_images([ROOT / "examples"])) == [ROOT / "examples" / "dog.jpg"]
+
+
+def test_the_limits_of_the_server_are_the_defaults() -> None:
+    text = " ".join((ROOT / "docs" / "serve.md").read_text(encoding="utf-8").split())
+    default = Settings()
+    for limit in (
+        f"{default.max_photos} photos (`--max-photos`)",
+        f"{default.max_bytes >> 20} MB (`--max-bytes`)",
+        f"{default.timeout:g} s, upload included (`--timeout`)",
+        f"{default.queue} photos are in flight at once (`--queue`)",
+        f"{default.max_pixels // 1_000_000} million pixels when decoded (`--max-pixels`)",
+    ):
+        assert limit in text
 
 
 def commands(page: Path) -> Iterator[list[str]]:
