@@ -7,6 +7,7 @@ import socket
 import sys
 import tracemalloc
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sightline.decoding.options import DecodingOptions, user_options
 from sightline.errors import ConfigError
 from sightline.serve.browser import BrowserModel
 from sightline.serve.schemas import CaptionBody, CaptionOptions, ExplainOptions
-from sightline.serve.server import open_to_all
+from sightline.serve.server import listen, open_to_all
 from sightline.serve.settings import make_settings
 from sightline.serve.site import PageFiles, Site
 from sightline.serve.uploads import read_json
@@ -203,8 +204,10 @@ def test_wrong_flags_and_tokens_are_one_line(error_line, monkeypatch: pytest.Mon
     assert "not empty" in error_line()
 
 
-def test_a_port_in_use_is_known_before_the_model_is_loaded(error_line):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize("listens_to", [lambda: socket.create_server(("127.0.0.1", 0)), lambda: listen("127.0.0.1", 0)])
+def test_a_port_in_use_is_known_before_the_model_is_loaded(error_line, listens_to: Callable[[], socket.socket]):
+    """Also one that another server of ours has only just taken."""
+    with listens_to() as taken:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is in use" in error_line("--port", str(port), "--model", "no/such/folder")
 

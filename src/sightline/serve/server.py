@@ -125,7 +125,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, before the model is loaded: a port in use should be known at once."""
+    """A listening socket, before the model is loaded: a port in use should be known at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -134,6 +134,7 @@ def listen(host: str, port: int) -> socket.socket:
         if os.name == "posix":  # where it only means that a restart need not wait
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # two sockets may be bound to one port, but only one may listen
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"port {port} of {host} is in use: choose another with --port, or 0 for any") from None
