@@ -276,6 +276,7 @@ def test_errors_have_one_line_in_the_form_of_each_api(server: RunningServer, nam
 
 def test_the_size_of_the_model_is_told_as_ollama_does(server: RunningServer):
     (model,) = server.get("/api/tags").json["models"]
+    assert server.get("/api/ps").json["models"][0]["digest"] == model["digest"]
     assert model["details"]["parameter_size"] == "27.13M"
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -334,6 +335,11 @@ class Compatible:
         lines = [{**head, **content(answer.text), **log_probs, "done": False}, {**head, **content(""), **end}]
         return _text("".join(f"{_dumped(line)}\n" for line in lines), "application/x-ndjson")
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the model and its datastore: computed once, as it reads all of their numbers."""
+        return hashlib.sha256("\n".join(self.service.work.captioner.signatures()).encode()).hexdigest()
+
     async def tags(self, request: Request) -> Response:
         captioner = self.service.work.captioner
         files = [file for folder in captioner.folders if folder for file in folder.iterdir() if file.is_file()]
@@ -342,7 +348,7 @@ class Compatible:
             "model": self.name,
             "modified_at": self._modified(),
             "size": sum(file.stat().st_size for file in files),
-            "digest": hashlib.sha256("\n".join(captioner.signatures()).encode()).hexdigest(),
+            "digest": await self.service.in_pool(lambda: self.digest),
             "details": self._details(),
         }
         return AsciiJSON({"models": [model]})
