@@ -200,6 +200,10 @@ def test_without_an_output_folder_it_writes_to_the_model_folder(
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]
     assert Manifest.read(model).licence == "CC0-1.0"  # kept from the first export
+    (tmp_path / "graphs").mkdir()
+    (tmp_path / "graphs/confidence.json").write_text("of a model that was exported here before")
+    assert run(["export", str(model), "--output", str(tmp_path / "graphs")]) == 0
+    assert not (tmp_path / "graphs/confidence.json").exists()
     assert run(["doctor", "--model", str(model)]) in (0, 1)
     assert "run by onnxruntime, int8" in capsys.readouterr().out
     assert run(["models", str(exported_folders[1])]) == 0

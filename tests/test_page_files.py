@@ -21,7 +21,7 @@ from sightline.engine.captioner import load
 from sightline.errors import ConfigError
 from sightline.io.model_files import file_hash
 from sightline.nn.hub import DEFAULT_MODEL
-from sightline.serve.browser import MODEL_FILES, PAGE, copy_page, find_browser_model, has_small_graphs
+from sightline.serve.browser import MODEL_FILES, PAGE, copy_model, copy_page, find_browser_model, has_small_graphs
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 
@@ -172,6 +172,10 @@ def test_the_default_model_s_own_graphs_need_no_export(tmp_path: Path, monkeypat
     assert run(["export", "default", "--web", str(tmp_path / "site")]) == 0
     copied = {path.name for path in (tmp_path / "site/model").iterdir()}
     assert copied == {*MODEL_FILES, "README.md"}
+    uncalibrated = tmp_path / "uncalibrated"
+    shutil.copytree(DEFAULT_MODEL, uncalibrated, ignore=shutil.ignore_patterns("confidence.json"))
+    copy_model(tmp_path / "site/model", uncalibrated)
+    assert not (tmp_path / "site/model/confidence.json").exists(), "the calibration of the model before it"
     (tmp_path / "site/model/model.safetensors").unlink()
     assert not has_small_graphs(tmp_path / "site/model"), "graphs without their weights"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from sightline.errors import CheckpointError, ConfigError, require
-from sightline.io.files import atomic_path, write_atomically
+from sightline.io.files import atomic_path, user_path, write_atomically
 from sightline.io.model_files import read_json, weights_hash, write_shards
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint
 from sightline.nn.encoders import Encoder
@@ -39,7 +38,6 @@ from sightline.onnx.graphs import encoder_graph, export_graphs, quietly
 from sightline.onnx.quantize import int8_arithmetic as in_int8
 from sightline.onnx.quantize import store_weights
 
-log = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # of a logit, or of the greatest one where that is above 1
 SIDECARS = ("README.md", "recipe.toml", "confidence.json")  # copied with the graphs
 
@@ -64,7 +62,7 @@ def export(
 ) -> ExportReport:
     """Write ``model`` (a folder or name) as ONNX graphs to ``output``, or to its own folder, sharing its weights.
 
-    ``int8`` makes the weights a third as large. ``int8_arithmetic`` also multiplies the encoder's matrices in int8.
+    ``int8`` makes the weights two fifths as large. ``int8_arithmetic`` also multiplies the encoder's matrices in int8.
     ``shards`` replaces the folder's weights by compressed files below 50 MB each. ``web`` is a folder for the int8
     files of the page; without ``output`` only that is written.
     """
@@ -72,8 +70,8 @@ def export(
     if shards and (output or int8 or web):
         raise ConfigError("shards divide a model folder's own weights: leave out --output, --int8 and --web")
     source = resolve(model)
-    target = Path(output).expanduser() if output else source
-    site = Path(web).expanduser() if web else None
+    target = user_path(output) if output else source
+    site = user_path(web) if web else None
     checkpoint = load_checkpoint(source)
     graphs = export_graphs(checkpoint.model)
     difference = compare(checkpoint, _files(graphs, False, None))
@@ -196,9 +194,11 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], pr
             *((f"{name}.onnx", one.data) for name, one in files.items()),
         ]:
             renames.enter_context(atomic_path(folder / name)).write_bytes(content)
-        for name in SIDECARS:
-            if (source / name).is_file() and source.resolve() != folder.resolve():
-                write_atomically(folder / name, (source / name).read_bytes())
+        if source.resolve() != folder.resolve():
+            (folder / "confidence.json").unlink(missing_ok=True)  # an earlier export's model may have been calibrated
+            for name in SIDECARS:
+                if (source / name).is_file():
+                    write_atomically(folder / name, (source / name).read_bytes())
         (folder / MANIFEST).unlink(missing_ok=True)  # it comes back last: the stack renames in reverse order
     return manifest
 

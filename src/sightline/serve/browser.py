@@ -67,6 +67,7 @@ def copy_model(folder: Path, model: Path) -> Manifest:
     external = any(graph.external_data for graph in manifest.graphs.values())
     with writing(folder):
         make_folder(folder)
+        (folder / "confidence.json").unlink(missing_ok=True)  # an earlier model may have been calibrated, this one not
         for name in (*MODEL_FILES, "README.md"):
             if (model / name).is_file() and (name != WEIGHTS or external):
                 shutil.copyfile(model / name, folder / name)
