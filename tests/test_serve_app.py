@@ -24,7 +24,7 @@ from sightline.decoding.options import DecodingOptions
 from sightline.explain import Explanation
 from sightline.serve.app import create_app
 from sightline.serve.settings import Settings
-from sightline.types import Caption, Word
+from sightline.types import Caption, Neighbour, Word
 
 PATIENCE = 60
 
@@ -54,7 +54,8 @@ class StandIn:
         return photos
 
     def decode(self, sizes: Sequence[int], query: Query) -> list[Explanation]:
-        return [Explanation(Caption(f"{size} bytes", (Word(str(size), 1.0),), 0.0), "attention") for size in sizes]
+        words, near = (Word("bytes", 1.0),), (Neighbour("private.jpg", 1.0, ("a private caption",)),)
+        return [Explanation(Caption(f"{size} bytes", words, 0.0, neighbours=near), "attention") for size in sizes]
 
 
 class Client:
@@ -141,6 +142,23 @@ def test_a_client_that_disconnects_frees_its_slot_at_once_uploading_or_waiting()
             await next_one.start(BODY)
             assert next_one.status == 200
             assert b'"5 bytes"' in next_one.sent[1]["body"]
+
+    run_async(scenario())
+
+
+CHAT = {"messages": [{"role": "user", "images": [base64.b64encode(b"photo").decode()]}], "stream": False}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/caption", BODY), ("/api/chat", json.dumps(CHAT).encode())])
+def test_a_datastore_s_photos_are_in_no_response(path: str, body: bytes):
+    async def scenario() -> None:
+        async with running() as (app, model):
+            model.gate.set()
+            client = Client(app)
+            await client.start(body, path=path)
+            assert client.status == 200, client.sent
+            answer = b"".join(message.get("body", b"") for message in client.sent)
+            assert b"5 bytes" in answer and b"private" not in answer
 
     run_async(scenario())
 

@@ -204,7 +204,8 @@ class Service:
             prepared = await self.in_pool(self.work.prepare, photo, name, pool=self.large_pool if is_large else None)
         except ImageError as error:
             return error
-        return await asyncio.wrap_future(self.batcher.submit(prepared, query))
+        found = await asyncio.wrap_future(self.batcher.submit(prepared, query))
+        return replace(found, caption=replace(found.caption, neighbours=()))  # a datastore's photos are its owner's
 
     async def row(self, outcome: Explanation | ImageError, name: str, explain: bool) -> dict[str, Any]:
         """One photo's part of the response."""
