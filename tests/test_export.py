@@ -26,6 +26,7 @@ from sightline.onnx import export as export_module
 from sightline.onnx.export import GraphFile, compare, export
 from sightline.onnx.exported import open_session
 from sightline.onnx.graphs import decoder_graphs
+from sightline.serve.browser import has_small_graphs
 from sightline.types import ImageFeatures
 
 KINDS = {
@@ -194,12 +195,15 @@ def test_without_an_output_folder_it_writes_to_the_model_folder(
     monkeypatch.setattr(export_module, "export_graphs", lambda model: graphs)  # made once is enough
     model = model_folder(tmp_path / "model")
     assert run(["export", str(model), "--licence", "CC0-1.0"]) == 0
-    assert "MB with external weights" in capsys.readouterr().out
+    assert "MB of external weights" in capsys.readouterr().out
     assert all(graph.external_data for graph in Manifest.read(model).graphs.values())
     assert load(model).runtimes == ["onnxruntime, float32"]
     assert run(["export", str(model), "--int8"]) == 0
     assert load(model).runtimes == ["onnxruntime, int8"]
     assert Manifest.read(model).licence == "CC0-1.0"  # kept from the first export
+    assert has_small_graphs(model)
+    assert run(["export", str(model), "--int8-arithmetic"]) == 0
+    assert not has_small_graphs(model), "they share the model's weights in float32"
     (tmp_path / "graphs").mkdir()
     (tmp_path / "graphs/confidence.json").write_text("of a model that was exported here before")
     assert run(["export", str(model), "--output", str(tmp_path / "graphs")]) == 0

@@ -134,7 +134,7 @@ def test_every_front_end_finds_the_large_model_in_a_clone(clone: Path, command: 
     row = next(line for line in command("models").out.splitlines() if line.startswith("large "))
     assert "patches" in row
     assert "onnx, torch" in row
-    assert "too large for browsers" in find_browser_model(load("large")).reason
+    assert "in shards" in find_browser_model(load("large")).reason
 
 
 def test_a_folder_of_models_is_listed_once(

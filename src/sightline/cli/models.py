@@ -15,8 +15,8 @@ import typer
 
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError, require
-from sightline.io.files import models_folder, printable
-from sightline.io.model_files import SCALE, WEIGHTS, has_weights, shards, tensor_slices
+from sightline.io.files import models_folder, printable, user_path
+from sightline.io.model_files import SCALE, WEIGHTS, has_weights, shards, tensor_slices, weights_size
 from sightline.types import METRIC_NAMES
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def export(
     from sightline.nn.hub import resolve
     from sightline.serve.browser import copy_model, copy_page, has_small_graphs
 
-    site = web and web.expanduser()
+    site = user_path(web) if web else None
     plain = not (output or int8 or int8_arithmetic or shards or licence)
     copied = site and plain and has_small_graphs(resolve(model))
     if not copied:
@@ -162,8 +162,8 @@ def export(
 def _report_export(folder: Path, manifest: Manifest) -> None:
     sizes = {name: graph.bytes / 1e6 for name, graph in manifest.graphs.items()}
     parts = ", ".join(f"{name}.onnx {size:.1f}" for name, size in sizes.items())
-    external = " with external weights" if any(graph.external_data for graph in manifest.graphs.values()) else ""
-    typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB{external} ({parts})")
+    weights = f" and {weights_size(folder) / 1e6:.1f} MB of external weights" if manifest.shares_weights else ""
+    typer.echo(f"{printable(folder)}: {manifest.precision}, {sum(sizes.values()):.1f} MB ({parts}){weights}")
 
 
 def _report_page(site: Path) -> None:
@@ -183,7 +183,10 @@ def _folders(given: Path) -> list[Path]:
 
 def is_model(folder: Path) -> bool:
     needed = [name for name in FILES if name != WEIGHTS]
-    whole = all((folder / name).is_file() for name in needed) and has_weights(folder)
+    try:
+        whole = all((folder / name).is_file() for name in needed) and has_weights(folder)
+    except CheckpointError:
+        return True  # a shard is missing: whoever reads it will say so
     return whole or (folder / EXPORTED).is_file()
 
 

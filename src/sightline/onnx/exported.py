@@ -102,6 +102,11 @@ class Manifest:
     decoding: dict[str, Any]
     graphs: dict[str, Graph]
 
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the graphs read the weights' file beside them."""
+        return any(graph.external_data for graph in self.graphs.values())
+
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -191,7 +196,7 @@ class Manifest:
 
     def read_weights(self, folder: Path) -> dict[str, dict[str, np.ndarray]]:
         """The external data of each graph, from the very file that was exported."""
-        if not any(graph.external_data for graph in self.graphs.values()):
+        if not self.shares_weights:
             return {name: {} for name in self.graphs}
         path = folder / WEIGHTS
         arrays = read_arrays(folder, self.weights)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sightline.errors import CheckpointError, ConfigError, install_command, missing_packages
 from sightline.io.files import cache_folder, make_folder, printable, writing
-from sightline.io.model_files import WEIGHTS, file_hash, shards
+from sightline.io.model_files import WEIGHTS, file_hash, shards, weights_size
 from sightline.onnx.exported import GRAPHS, MANIFEST, Manifest
 
 if TYPE_CHECKING:
@@ -57,19 +57,25 @@ def copy_page(folder: Path, page: Path = PAGE) -> None:
 
 
 def has_small_graphs(model: Path) -> bool:
-    """Whether a model's folder holds graphs with int8 weights: the page runs them as they are."""
-    return _is_export_of(model, model) and Manifest.read(model).precision != "float32"
+    """Whether a model's folder holds graphs with int8 weights: the page runs them as they are.
+
+    Graphs that share the weights of a model in float32 have none, even where they compute in int8.
+    """
+    if not _is_export_of(model, model):
+        return False
+    manifest = Manifest.read(model)
+    small = not manifest.shares_weights or weights_size(model) < 2 * manifest.parameters
+    return manifest.precision != "float32" and small
 
 
 def copy_model(folder: Path, model: Path) -> Manifest:
     """Copy a model's graphs and their weights into ``folder``."""
     manifest = Manifest.read(model)
-    external = any(graph.external_data for graph in manifest.graphs.values())
     with writing(folder):
         make_folder(folder)
         (folder / "confidence.json").unlink(missing_ok=True)  # an earlier model may have been calibrated, this one not
         for name in (*MODEL_FILES, "README.md"):
-            if (model / name).is_file() and (name != WEIGHTS or external):
+            if (model / name).is_file() and (name != WEIGHTS or manifest.shares_weights):
                 shutil.copyfile(model / name, folder / name)
     return manifest
 
@@ -119,7 +125,9 @@ def find_browser_model(captioner: Captioner) -> BrowserModel:
         return BrowserModel(reason="Several models together run on the server alone.")
     folder = captioner.folders[0]
     if shards(folder):
-        return BrowserModel(reason="This model is too large for browsers; it runs on the server alone.")
+        return BrowserModel(
+            reason="This model's weights are in shards, as only large ones should be: it runs on the server alone."
+        )
     if has_small_graphs(folder) or not (folder / WEIGHTS).is_file():
         return BrowserModel(folder)
     cached = cache_folder() / "page" / _cache_key(folder)
@@ -155,8 +163,7 @@ def _is_export_of(folder: Path, model: Path | None) -> bool:
         }
     except (CheckpointError, OSError):
         return False
-    external = any(graph.external_data for graph in manifest.graphs.values())
-    return all(sizes) and hashes <= {manifest.weights} and (not external or (folder / WEIGHTS).is_file())
+    return all(sizes) and hashes <= {manifest.weights} and (not manifest.shares_weights or (folder / WEIGHTS).is_file())
 
 
 def run_for_server() -> None:
