@@ -295,6 +295,16 @@ def test_models_are_as_large_as_their_files(
     assert row[: header.index("MB") + 2].split()[-1] == f"{size / 1e6:.1f}"
 
 
+def test_a_model_that_lacks_a_shard_does_not_hide_the_others(command: Command, own_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(own_model, tmp_path / "models/whole")
+    shutil.copytree(own_model, tmp_path / "models/broken")
+    (tmp_path / "models/broken/model.safetensors").rename(tmp_path / "models/broken/model-1-of-2.safetensors.gz")
+    outcome = command("models", tmp_path / "models")
+    assert outcome.code == 1
+    assert "whole" in outcome.out
+    assert "model-2-of-2" in outcome.err
+
+
 def test_models_show_whole_paths_on_a_narrow_terminal(
     command: Command, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
