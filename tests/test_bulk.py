@@ -17,7 +17,7 @@ from sightline.bulk.inputs import JobPart
 from sightline.bulk.job import BulkOptions, caption_all
 from sightline.bulk.job_folder import BulkOutput
 from sightline.engine.captioner import Captioner, load
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, DataError
 from sightline.io.images import open_image
 from sightline.io.preprocess import Preprocess
 from sightline.io.progress import Pace
@@ -189,12 +189,18 @@ def test_a_finished_job_is_not_done_again_unless_something_changed(photos: Path,
 
 def test_a_folder_of_another_job_is_not_mixed(photos: Path, tiny_model: Path, tmp_path: Path):
     bulk(photos, tmp_path / "out", tiny_model, folder=True)
+    copies = [tmp_path / "out" / f"part-000000{end}" for end in (".jsonl.bak", " (copy).jsonl")]
+    for copy in copies:  # by a person, and no parts of the job
+        shutil.copy(tmp_path / "out" / "part-000000.jsonl", copy)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     assert bulk(photos, tmp_path / "out", tiny_model, folder=True).photos == 1, "the broken one again"
     with pytest.raises(ConfigError, match=r"finished job with --beam 2 \(now 1\): "):
         bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1})
+    with pytest.raises(DataError, match="does not exist: check the path"):
+        bulk(["mistyped/"], tmp_path / "out", tiny_model, folder=True, overwrite=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")} == before
     assert bulk(photos, tmp_path / "out", tiny_model, folder=True, decoding={"beam": 1}, overwrite=True).photos == 13
+    assert all(copy.exists() for copy in copies)
 
 
 def test_the_errors_are_a_list_to_run_again(photos: Path, tiny_model: Path, tmp_path: Path):

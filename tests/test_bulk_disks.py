@@ -61,6 +61,18 @@ def test_a_full_disk_keeps_what_is_done(
     check_complete(photos, output)
 
 
+@posix
+def test_a_disk_without_locks_is_one_line(
+    photos: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(DataError, match=r"cannot write .*captions\.jsonl: No locks available; choose another"):
+        bulk(photos, tmp_path / "captions.jsonl", tiny_model)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"

@@ -175,4 +175,6 @@ def test_braces_and_roots(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"{number:03d}.tar").touch()
     assert len(list(find_inputs([f"{tmp_path}/{{000..002}}.tar"]))) == 3
+    with pytest.raises(DataError, match=r"\{9\.\.0\}\.tar has a range that counts down: give its smaller number first"):
+        list(find_inputs([f"{tmp_path}/{{000..002}}{{9..0}}.tar"]))
     assert input_roots([str(tmp_path), f"{tmp_path}/*/x*.jpg", "list.txt"]) == [str(tmp_path)]

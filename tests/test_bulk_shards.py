@@ -12,7 +12,7 @@ import pytest
 
 from sightline.bulk.job import BulkOptions, caption_all
 from sightline.bulk.job_folder import BulkOutput
-from sightline.data.shards import list_shard, members
+from sightline.data.shards import list_shard, members, unused
 from sightline.engine.captioner import load
 from sightline.types import Failure
 
@@ -274,6 +274,22 @@ def test_two_photos_of_one_name_keep_their_own_captions(
         assert written[f"{key}.txt"].decode() == text
     assert (written["a.original.txt"], written["a_2.original.txt"]) == (b"one", b"two")
     assert json.loads(written["a_2.json"])["sightline"]["renamed_from"] == "a.jpg"
+
+
+def test_many_photos_of_one_name_are_numbered_with_few_lookups():
+    class Names(set):
+        lookups = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.lookups += 1
+            return super().__contains__(name)
+
+    names = Names(["a/b_3.jpg"])
+    for _ in range(1000):
+        names.add(unused("a/b.jpg", names))
+    assert names >= {"a/b.jpg", "a/b_2.jpg", "a/b_4.jpg", "a/b_5.jpg"}
+    assert len(names) == 1001, "all differ"
+    assert names.lookups < 30 * 1000
 
 
 def test_every_photo_of_a_sample_has_its_caption_in_the_output(photos: list[Path], tiny_model: Path, tmp_path: Path):

@@ -16,6 +16,8 @@ from sightline.bulk.engine import BulkEngine
 from sightline.data.tables import import_parquet
 from sightline.errors import ConfigError
 
+OWN_WORDS = b"caf\xe9 au lait\r\n"  # of a person whose editor writes no UTF-8
+
 
 @pytest.fixture
 def photos(tiny_flickr8k_kept: Path, tmp_path: Path) -> Path:
@@ -25,18 +27,18 @@ def photos(tiny_flickr8k_kept: Path, tmp_path: Path) -> Path:
 def test_sidecars_leave_what_a_person_wrote(photos: Path, tiny_model: Path, tmp_path: Path):
     good = [Path(name) for name in names(photos) if not name.endswith(BROKEN)]
     own = good[0].with_suffix(".txt")
-    own.write_text("my own words")
+    own.write_bytes(OWN_WORDS)
     bulk(photos, tmp_path / "a.jsonl", tiny_model, sidecars=True)
     captions = {row["source"]: row["caption"] for row in lines(tmp_path / "a.jsonl")}
-    assert own.read_text() == "my own words"
+    assert own.read_bytes() == OWN_WORDS
     assert all(path.with_suffix(".txt").read_text() == captions[str(path)] + "\n" for path in good[1:])
     assert not (photos / BROKEN).with_suffix(".txt").exists()
     bulk(photos, tmp_path / "b.jsonl", tiny_model, sidecars=True, overwrite=True)
     assert own.read_text() == captions[str(good[0])] + "\n"
-    assert own.with_name(f"{own.name}.bak").read_text() == "my own words"
+    assert own.with_name(f"{own.name}.bak").read_bytes() == OWN_WORDS
     own.write_text("a second thought")
     bulk(photos, tmp_path / "c.jsonl", tiny_model, sidecars=True, overwrite=True)
-    assert own.with_name(f"{own.name}.bak").read_text() == "my own words"
+    assert own.with_name(f"{own.name}.bak").read_bytes() == OWN_WORDS
     assert len(list(photos.rglob("*.bak"))) == 1
 
 
@@ -134,6 +136,30 @@ def test_embedding_keeps_the_original_and_says_what_it_changed(
     assert kept.read_bytes() == before[good[3]]
     assert "captions written into 1 photo; each original is kept as NAME_original" in caplog.text
     assert "-P\n" in exiftool.read_text()  # the file's date
+    caplog.clear()
+    bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True, part_size=100, overwrite=True)
+    assert "captions written into 1 photo;" in caplog.text, "though its original was kept before"
+    assert kept.read_bytes() == before[good[3]]
+
+
+def test_a_photo_that_is_gone_before_its_caption_is_embedded_stops_nothing(
+    photos: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    exiftool: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    captions, gone = BulkEngine.captions, Path(names(photos)[0])
+
+    def then_delete(self: BulkEngine, images: list) -> list:
+        gone.unlink(missing_ok=True)
+        return captions(self, images)
+
+    monkeypatch.setattr(BulkEngine, "captions", then_delete)
+    bulk(photos, tmp_path / "a.jsonl", tiny_model, embed=True)
+    assert f"{gone} cannot be read (No such file or directory): its description is not written" in caplog.messages
+    assert exiftool.read_text().count("-execute\n") == len(lines(tmp_path / "a.jsonl")) - 1 == 11
 
 
 def test_descriptions_go_through_exiftool(photos: Path, tiny_model: Path, tmp_path: Path, exiftool: Path):

@@ -119,6 +119,22 @@ def test_a_bad_photo_stops_nothing_and_is_tried_again_when_it_changes(
     assert not (folder.parent / "c.errors.csv").exists()
 
 
+def test_a_bad_photo_that_is_deleted_is_no_failure_any_more(folder: Path, captioner: Captioner) -> None:
+    bad = [put(folder, name, b"words") for name in ("a.jpg", "b.jpg")]
+    assert run(folder, captioner).failed == 2
+    bad[0].unlink()
+    assert run(folder, captioner).failed == 1
+    assert sources(folder.parent / "c.errors.csv") == ["b.jpg"]
+    assert run(folder, captioner, bad[1].unlink, lambda: None).failed == 0
+    assert not (folder.parent / "c.errors.csv").exists()
+
+
+def test_a_photo_that_differs_in_its_suffix_gets_a_sidecar_of_its_own(folder: Path, captioner: Captioner) -> None:
+    put(folder, "a.jpg")
+    run(folder, captioner, lambda: put(folder, "a.png"), sidecars=True, include_unsure=True)
+    assert sorted(path.name for path in folder.glob("*.txt")) == ["a.png.txt", "a.txt"]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_other_tables_grow_too(folder: Path, captioner: Captioner, form: str) -> None:
     put(folder, "a.jpg")
@@ -256,6 +272,9 @@ def test_what_is_no_folder_or_disappears_is_one_line(folder: Path, captioner: Ca
         run(DOG, captioner)
     with pytest.raises(DataError, match="is gone: put it back and run the same command to continue"):
         run(folder, captioner, lambda: shutil.rmtree(folder))
+    folder.mkdir()
+    with pytest.raises(DataError, match=r"cannot be listed \(Too many .*\): make it readable and run the same command"):
+        run(folder, captioner, lambda: (folder.rmdir(), folder.symlink_to(folder)))
 
 
 def test_the_command_captions_with_the_default_model_and_ends_at_ctrl_c(folder: Path, command: Command) -> None:

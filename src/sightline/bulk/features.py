@@ -6,7 +6,6 @@ cache (``SIGHTLINE_CACHE``); each appends to a segment of its own.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.setup import build_model, build_tokenizer, feature_cache, photos_of
 
-log = logging.getLogger("sightline.bulk")
 SHARE = 4096  # photos (or views) that an actor encodes at a time
 SPLITS = ("train", "val")  # test is captioned from the photos themselves
 

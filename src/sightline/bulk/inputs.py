@@ -247,6 +247,8 @@ def _braces(pattern: str) -> Iterator[str]:
         or math.prod(_length(*pair) for pair in ranges) > MOST_NAMES
     ):
         raise DataError(f"{printable(pattern)[:200]} stands for more than {MOST_NAMES:,} names: shorten its ranges")
+    if any(not _length(*pair) for pair in ranges):
+        raise DataError(f"{printable(pattern)} has a range that counts down: give its smaller number first")
     for number in range(int(first), int(last) + 1):
         yield from _braces(f"{pattern[: found.start()]}{number:0{len(first)}d}{pattern[found.end() :]}")
 

@@ -22,6 +22,7 @@ from sightline.errors import ConfigError, DataError
 from sightline.io.files import counted, printable
 from sightline.io.progress import duration, meter
 from sightline.nn.hub import DEFAULT_MODEL, resolve
+from sightline.onnx.exported import cores
 from sightline.types import Failure
 
 log = logging.getLogger("sightline.bulk")
@@ -148,8 +149,7 @@ def may_have_gpu() -> bool:
 
 def count_workers(device: str) -> int:
     """With a GPU all cores but one decode photos; without one the model needs most of them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, max(1, cores - 1)) if device.startswith("cuda") else max(1, cores // 4)
+    return min(16, max(1, cores() - 1)) if device.startswith("cuda") else max(1, cores() // 4)
 
 
 def _work_here(job: JobFolder, captioner: Captioner, decoding: DecodingOptions, options: BulkOptions) -> BulkSummary:
@@ -207,8 +207,9 @@ def write_to_photos(finished: FinishedPart, options: BulkOptions) -> PhotoChange
 class BulkProgress(BulkListener):
     """How many inputs are done, and of how many: a shard's number is known once it is open, and estimated before."""
 
-    def __init__(self, job: JobFolder, update_meter: Callable[[int, int | None], None] = lambda done, total: None):
-        self.job, self.update_meter = job, update_meter
+    def __init__(self, job: JobFolder):
+        self.job = job
+        self.update_meter: Callable[[int, int | None], None] = lambda done, total: None
         self.processed = self.bad = 0
         self.photos_left = self.shards_left = 0
         self.opened_shards = self.in_shards = self.parts_done = 0

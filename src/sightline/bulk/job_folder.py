@@ -102,18 +102,16 @@ class JobFolder:
         """Begin a job, continue it, or add to a finished one; False where no input is left to caption.
 
         The rows of a finished table stay as they are, edited or not: only inputs without a row are captioned. With
-        ``overwrite`` all are, and the table that is replaced is kept as a backup.
+        ``overwrite`` all are: a table that is replaced is kept as a backup, a folder's parts are deleted.
         """
         self.identity = {**identity, "inputs": [absolute(source) for source in inputs], "part_size": part_size}
         self.part_size = part_size
         with writing(self.output.path):
-            if overwrite:
-                self._clear()
             self._remove_temporary_files()
-        known = read_record(self.folder / "_job.json")
+        known = None if overwrite else read_record(self.folder / "_job.json")
         if known and not known.get("finished") and (self._exists() or not known["adds"]):
             check_same(self.output.path, "an unfinished", known, self.identity)
-            for part in sorted(self.folder.glob("part-*"))[:1]:  # one version wrote them all
+            for part in self._tables(self.output.format)[:1]:  # one version wrote them all
                 check_columns(self.output.format, part, self._several)
             self.listing = Listing(**known["listing"])
             self.roots, self.skipped, self.cwd = known["roots"], known["skipped"], known["cwd"]
@@ -168,7 +166,7 @@ class JobFolder:
                 "added to; choose another folder, or begin again with --overwrite"
             )
         self.adds, self.cwd = True, finished["cwd"]
-        tables = sorted(self.folder.glob("part-*")) if self.output.is_folder else [self.output.path]
+        tables = self._tables(self.output.format) if self.output.is_folder else [self.output.path]
         done, single, shards = set[bytes](), set[bytes](), set[str]()
         for table in tables:
             for key in self._keys(table):
@@ -215,7 +213,7 @@ class JobFolder:
             raise ConfigError(
                 f"{printable(self.output.path)} exists and is no bulk job's: choose another file, or give --overwrite"
             )
-        if any(self.folder.glob("part-*")):
+        if self._tables():
             raise ConfigError(
                 f"{printable(self.folder)} holds parts of no known job: choose an empty folder, or give --overwrite"
             )
@@ -316,6 +314,11 @@ class JobFolder:
     def _inputs(self) -> Path:
         return self.folder / "_inputs.jsonl"
 
+    def _tables(self, format: str = "*") -> list[Path]:
+        """The parts on disk. A person's copies, such as ``part-000000 (copy).csv``, are none."""
+        found = self.folder.glob(f"part-*.{format}")
+        return sorted(path for path in found if path.stem.removeprefix("part-").isdecimal())
+
     def _part(self, number: int) -> Path:
         return part_path(self.folder, self.output.format, number)
 
@@ -348,7 +351,7 @@ class JobFolder:
     def _clear(self) -> None:
         """Remove an earlier job: its record first, so that what is left of it is never continued."""
         (self.folder / "_job.json").unlink(missing_ok=True)
-        for path in self.folder.glob("part-*"):
+        for path in self._tables():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "_errors", ignore_errors=True)
 

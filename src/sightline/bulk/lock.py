@@ -18,7 +18,8 @@ def lock_output(lock: Path, output: Path) -> IO[str]:
         with writing(output):
             make_folder(lock.parent)
             file = lock.open("a+", encoding="utf-8")
-        if not _try_lock(file):
+            locked = _try_lock(file)
+        if not locked:
             holder = _holder(file)
             raise ConfigError(
                 f"{printable(output)} is being written by another run ({holder}): wait for it, or choose another output"
@@ -54,6 +55,6 @@ def _try_lock(file: IO[str]) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):  # the latter on Windows
         return False
     return True

@@ -19,7 +19,6 @@ from sightline.errors import ConfigError, DataError
 from sightline.io.files import is_image_path, printable
 from sightline.types import COLUMNS, RANK, UNSURE, Caption, Failure, write_csv_row
 
-FORMATS = ("parquet", "jsonl", "csv", "tar")
 ROW_GROUP = 10_000  # rows of a Parquet file that are compressed, and read, together; as many are in memory
 LARGEST_METADATA = 16 * 2**20  # bytes of a sample's .json
 

@@ -7,7 +7,6 @@ and "man" finds "two men".
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,6 @@ from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 from sightline.tokenizers.content_words import IRREGULAR_PLURALS
 from sightline.types import UNSURE, Caption
 
-log = logging.getLogger("sightline.bulk")
 TOKENIZER = "unicode61 remove_diacritics 2"
 # Words that nearly every caption has; they are searched for only where a query has no other.
 # fmt: off

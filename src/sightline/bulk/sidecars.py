@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import logging
 import shutil
 import subprocess
@@ -11,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.errors import ConfigError, DataError
-from sightline.io.files import atomic_path, counted, printable, shared_stems, sidecar_of, write_atomically
+from sightline.io.files import (
+    atomic_path,
+    content_digest,
+    counted,
+    printable,
+    shared_stems,
+    sidecar_of,
+    write_atomically,
+)
 from sightline.types import Caption
 
 log = logging.getLogger("sightline.bulk")
@@ -60,13 +67,14 @@ def write_sidecars(captions: Sequence[Caption], overwrite: bool) -> PhotoChanges
     Sidecars and embedded captions are written before their part counts as done, and writing them twice changes
     nothing: a killed job leaves no gap.
     """
+    shared_stems.cache_clear()  # photos may have arrived since the last part
     changes = PhotoChanges()
     for caption in captions:
         photo = Path(caption.source)
-        text = caption.text + "\n"
+        text = f"{caption.text}\n".encode()
         try:
             target = sidecar_of(photo, shared_stems(photo.parent.absolute()))
-            before = target.read_text(encoding="utf-8", errors="replace") if target.exists() else None
+            before = target.read_bytes() if target.exists() else None
         except OSError as error:
             raise DataError(f"the sidecar of {printable(photo)} cannot be read: {error.strerror}") from None
         if before is not None and before != text and not overwrite:
@@ -93,17 +101,23 @@ def embed(captions: Sequence[Caption], overwrite: bool) -> PhotoChanges:
 
     A photo keeps its date. What it was before is kept as ``dog.jpg_original``, the name exiftool restores from.
     """
-    lines = []
-    kept: list[tuple[Path, Path]] = []
+    lines: list[str] = []
+    before: dict[Path, bytes] = {}  # each photo's digest
+    kept: dict[Path, Path] = {}  # the originals that this run keeps
     for caption in captions:
         path = Path(caption.source).resolve()
         if any(mark in str(path) for mark in "\r\n"):
             log.warning("%s has a line break in its name: its description is not written", printable(path))
             continue
+        try:
+            before[path] = content_digest(path)
+        except OSError as error:
+            log.warning("%s cannot be read (%s): its description is not written", printable(path), error.strerror)
+            continue
         original = path.with_name(f"{path.name}_original")
         if not original.exists():
             _keep(path, original)
-            kept.append((path, original))
+            kept[path] = original
         lines += [f"-{field}={caption.description()}" for field in METADATA_FIELDS]
         # Existing tags are replaced only on demand ("-wm cg": create, do not overwrite); the file's dates are kept.
         lines += ["-codedcharacterset=utf8", *([] if overwrite else ["-wm", "cg"]), "-P", "-overwrite_original", "-q"]
@@ -119,14 +133,14 @@ def embed(captions: Sequence[Caption], overwrite: bool) -> PhotoChanges:
             errors="surrogateescape",
         )
     finally:
-        unchanged = [original for path, original in kept if filecmp.cmp(path, original, shallow=False)]
-        for original in unchanged:
-            original.unlink()
+        changed = {path for path, digest in before.items() if not path.exists() or content_digest(path) != digest}
+        for path in kept.keys() - changed:
+            kept[path].unlink()
     if done.returncode not in (0, 1):  # 1: some file could not be written, and stderr says which
         raise DataError(f"exiftool failed with code {done.returncode}: {done.stderr.strip()[-200:]}")
     for line in done.stderr.splitlines():
         log.warning("exiftool: %s", printable(line))
-    return PhotoChanges(embedded=len(kept) - len(unchanged))
+    return PhotoChanges(embedded=len(changed))
 
 
 def _keep(path: Path, original: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,11 @@ class GrowingTable(JobFolder):
         self.captioned.update(name_key(caption.source) for caption in finished.captions)
         for failure in finished.failures:
             self.failures[name_key(failure.source)] = Failure(to_unicode(failure.source), to_unicode(failure.reason))
-        for key in self.captioned & self.failures.keys():
+        self.drop_failures(self.captioned & self.failures.keys())
+
+    def drop_failures(self, keys: Set[str]) -> None:
+        """Drop the failures of these photos, and save the others."""
+        for key in keys:
             del self.failures[key]
         if self.failures:
             with atomic_path(self.output.errors) as temporary:
@@ -116,13 +120,18 @@ class Arrivals:
         self.reported: set[str] = set()  # folders that cannot be listed
 
     def scan(self) -> list[str]:
-        """Photos whose file is complete: it has not changed since the last scan, or for `SETTLED` seconds."""
+        """Photos whose file is complete: it has not changed since the last scan, or for `SETTLED` seconds.
+
+        Failures of photos that are gone are dropped.
+        """
         ready, growing = [], dict[str, Stamp]()
         unreadable: list[OSError] = []
         self.photos = 0
+        gone = set(self.table.failures)
         for name in walk_files(self.folder, IMAGE_SUFFIXES, unreadable, leave_out=[self.table.folder.resolve()]):
             self.photos += 1
             key = name_key(name)
+            gone.discard(key)
             if key in self.table.captioned:
                 continue
             try:
@@ -141,10 +150,14 @@ class Arrivals:
                 growing[name] = stamp
         for error in unreadable:
             if error.filename == self.folder:
-                raise DataError(f"{self.name(self.folder)} is gone: put it back and run the same command to continue")
+                is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+                reason = "is gone: put it back" if is_gone else f"cannot be listed ({error.strerror}): make it readable"
+                raise DataError(f"{self.name(self.folder)} {reason} and run the same command to continue")
             if error.filename not in self.reported:
                 self.reported.add(error.filename)
                 log.error("error: %s cannot be listed: %s", self.name(error.filename), error.strerror)
+        if gone:
+            self.table.drop_failures(gone)
         self.growing = growing
         return ready
 

@@ -36,7 +36,12 @@ TABLES = ("parquet", "jsonl", "csv")
 
 Sidecar = Annotated[bool, typer.Option("--sidecar", help="Also write dog.txt next to each dog.jpg.")]
 Embed = Annotated[bool, typer.Option("--embed", help="Also write captions into the photos' metadata, with exiftool.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin again; a table that is replaced is kept as .bak.")]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Begin again; a table that is replaced is kept as .bak, parts in a FOLDER/ are deleted."
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=0, help="Decode photos in this many processes.", show_default="by core count"),
