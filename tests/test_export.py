@@ -191,8 +191,11 @@ def test_without_an_output_folder_it_writes_to_the_model_folder(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    graphs = {name: onnx.load(exported_folders[1] / f"{name}.onnx") for name in ("encoder", "start", "step")}
-    monkeypatch.setattr(export_module, "export_graphs", lambda model: graphs)  # made once is enough
+
+    def ready_made(model: object) -> dict[str, onnx.ModelProto]:  # made once is enough
+        return {name: onnx.load(exported_folders[1] / f"{name}.onnx") for name in ("encoder", "start", "step")}
+
+    monkeypatch.setattr(export_module, "export_graphs", ready_made)
     model = model_folder(tmp_path / "model")
     assert run(["export", str(model), "--licence", "CC0-1.0"]) == 0
     assert "MB of external weights" in capsys.readouterr().out
