@@ -129,6 +129,11 @@ def test_a_web_address_alone_is_one_clear_error(command: Command, tiny_model: Pa
     ]
 
 
+def test_the_home_of_nobody_is_a_path_that_does_not_exist(command: Command, tiny_model: Path):
+    outcome = command("caption", "~no-such-user/x.jpg", "--model", tiny_model)
+    assert outcome.complaints == ["error: ~no-such-user/x.jpg does not exist: check the path"]
+
+
 def test_alt_text_of_unsure_captions(command: Command, tmp_path: Path):
     """With the default model, which calls a page of noise unsure."""
     import numpy as np

@@ -114,7 +114,7 @@ def caption(
         several = captioner.options(**options).candidates > 1
         captions = _captions(captioner, images, options, bar=output is not None)
     results = (name if isinstance(name, Failure) else next(captions) for name in found)  # in the order of the inputs
-    alone = len(inputs) == len(found) == 1 and not Path(inputs[0]).expanduser().is_dir()
+    alone = len(inputs) == len(found) == len(images) == 1 and not local_path(inputs[0]).is_dir()
     failed = captioned = unreliable = 0
     earlier: list[Path] = []
     with _open(Path(output) if output and (images or form != "text") else None, earlier) as file:

@@ -18,7 +18,7 @@ import numpy as np
 
 from sightline.decoding.hypotheses import DecoderState, StepDecoder
 from sightline.errors import CheckpointError, SightlineError
-from sightline.io.files import cache_folder, printable, write_atomically
+from sightline.io.files import cache_folder, printable, user_path, write_atomically
 from sightline.io.model_files import file_hash
 from sightline.io.preprocess import Preprocess
 from sightline.nn.hub import CLONE, SHIPPED
@@ -100,7 +100,7 @@ class OnnxBackend(OnnxDecoder, Backend):
 
         ``tried``: the graphs are opened here at once, without `try_graphs`.
         """
-        self.folder: Path = Path(folder).expanduser()
+        self.folder: Path = user_path(folder)
         if not (self.folder / MANIFEST).is_file():
             raise CheckpointError(
                 f"{str(self.folder)!r} holds no exported model: {MANIFEST} is missing; run `sightline export`"

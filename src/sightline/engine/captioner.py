@@ -24,7 +24,7 @@ from sightline.decoding.options import misfit
 from sightline.engine.backend import Backend, as_array
 from sightline.engine.confidence import Confidence, mark_photos
 from sightline.errors import ConfigError, ImageError, missing_extra, nearest
-from sightline.io.files import FileSlice, printable
+from sightline.io.files import FileSlice, printable, user_path
 from sightline.io.images import MAX_PIXELS, ImageSource, open_image
 from sightline.io.model_files import check_model_folder, has_weights
 from sightline.io.preprocess import Box, Preprocess
@@ -338,7 +338,7 @@ def _load(folders: list[Path], device: str, runtime: str, datastore: Datastore |
     if isinstance(datastore, str | Path):
         from sightline.engine.retrieval import Datastore
 
-        datastore = Path(datastore).expanduser().absolute()
+        datastore = user_path(datastore).absolute()
         opened = Datastore.read(datastore)
     captioner = Captioner(backends, opened)
     captioner._loaded_from = [folder.absolute() for folder in folders], device, runtime, datastore

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sightline.decoding.hypotheses import DecoderState, Features, StepDecoder, log_softmax
 from sightline.engine.backend import as_array
 from sightline.errors import CheckpointError, ConfigError
-from sightline.io.files import atomic_folder, printable
+from sightline.io.files import atomic_folder, printable, user_path
 from sightline.io.model_files import read_json
 from sightline.tokenizers import Tokenizer
 from sightline.types import ImageFeatures, Neighbour
@@ -32,6 +32,7 @@ LARGEST = 2**30  # bytes of vectors: a million photos or so
 MIN_COUNT = 2  # occurrences in the captions before a word that the model does not know may be used
 CONTEXT = 3  # words before the next one that are compared
 GROWTH = 4.0  # factor of a caption's count for each word of the context that it shares
+SHOWN = 3  # neighbours that a caption names
 SHARPNESS = 10.0  # of the neighbours' weights: exp(this * cosine)
 FLOOR = 1e-3  # probability of a word that no neighbour's caption has
 
@@ -107,7 +108,7 @@ class Datastore:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        folder = Path(folder).expanduser()
+        folder = user_path(folder)
         missing = [name for name in (CONTENTS, VECTORS) if not (folder / name).is_file()]
         if missing:
             raise CheckpointError(
@@ -170,13 +171,13 @@ class Retriever:
         rows = np.argsort(-similarity, axis=1, kind="stable")[:, : self.contents.neighbours]
         return rows, np.take_along_axis(similarity, rows, 1)
 
-    def neighbours(self, pooled: Any, count: int = 3) -> list[tuple[Neighbour, ...]]:
+    def neighbours(self, pooled: Any) -> list[tuple[Neighbour, ...]]:
         """The first few neighbours of each photo, for people to read."""
         photos = self.contents.photos
         return [
             tuple(
                 Neighbour(photos[row].name, float(similarity), photos[row].captions)
-                for row, similarity in zip(rows[:count], similarities[:count])
+                for row, similarity in zip(rows[:SHOWN], similarities[:SHOWN])
             )
             for rows, similarities in zip(*self.find(pooled))
         ]

@@ -72,12 +72,17 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("tch") else "s")
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """``~/x`` in the user's home, as a shell has it: ~nobody/x is a name like any other."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 -- Path.expanduser raises where there is no such user
+
+
 def local_path(source: str | os.PathLike[str]) -> Path:
     """A path from what a user typed: a plain path, ``~/…`` or a ``file://`` URL; ValueError for any other URL."""
     text = os.fspath(source)
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme.isalnum():
-        return Path(os.path.expanduser(text))  # noqa: PTH111 -- as a shell: ~nobody/x is a name like any other
+        return user_path(text)
     if scheme.lower() in {"http", "https", "ftp"}:
         raise ValueError("is a web address, and nothing is fetched from the web: download it and name the file")
     host, slash, path = rest.partition("/")
@@ -250,14 +255,14 @@ def shared_stems(folder: Path) -> frozenset[str]:
 def cache_folder() -> Path:
     """Where files that can be made again are kept: $SIGHTLINE_CACHE, else the user's cache folder."""
     if chosen := os.environ.get("SIGHTLINE_CACHE"):
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
 
 
 def models_folder() -> Path:
     """Where models from the hub are kept: $SIGHTLINE_MODELS, else the user's data folder."""
     if chosen := os.environ.get("SIGHTLINE_MODELS"):
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sightline" / "models"
 
 

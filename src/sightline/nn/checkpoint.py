@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sightline.decoding.options import check_decoding
 from sightline.errors import CheckpointError, ConfigError
-from sightline.io.files import atomic_path, write_atomically
+from sightline.io.files import atomic_path, user_path, write_atomically
 from sightline.io.model_files import (
     SCALE,
     WEIGHTS,
@@ -108,7 +108,7 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, precision: Preci
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
-    folder = Path(folder).expanduser()
+    folder = user_path(folder)
     check_model_folder(folder)
     config = read_json(folder / "config.json")
     if config.get("format") != FORMAT:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline import __version__
 from sightline.errors import CheckpointError, ConfigError, SightlineError, require
-from sightline.io.files import atomic_folder, models_folder, printable
+from sightline.io.files import atomic_folder, models_folder, printable, user_path
 from sightline.io.model_files import LARGEST_JSON, WEIGHTS, read_weights, shards
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def resolve(name: str | Path) -> Path:
 
     `CheckpointError` where there is no such model.
     """
-    path = Path(name).expanduser()
+    path = user_path(name)
     if str(name) == LARGE and not path.exists():
         return _large()
     if not path.exists() and (SHIPPED / path.name).is_dir() and str(name) == path.name:

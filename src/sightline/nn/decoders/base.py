@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
+from sightline.io.files import user_path
 from sightline.types import DecoderOutput, ImageFeatures
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Embedding(nn.Module):
 
 def read_glove(path: str | Path, wanted: set[str] | None = None) -> dict[str, Tensor]:
     """Vectors in GloVe's text format (``word 0.1 0.2 ...``), plain or .gz, of the wanted words."""
-    path = Path(path).expanduser()
+    path = user_path(path)
     if not path.is_file():
         raise ConfigError(f"embedding.file={str(path)!r} does not exist; give GloVe's text, e.g. glove.6B.100d.txt")
     opener = gzip.open if path.suffix == ".gz" else open

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import CheckpointError, ConfigError
+from sightline.io.files import user_path
 from sightline.io.preprocess import Preprocess
 from sightline.types import ImageFeatures
 
@@ -138,7 +139,7 @@ class WeightsFile:
 
     @classmethod
     def read(cls, path: str | Path) -> WeightsFile:
-        path = Path(path).expanduser()
+        path = user_path(path)
         if path.suffix == ".safetensors" and not path.exists():
             raise ConfigError(f"encoder.weights={str(path)!r} does not exist; give its path, 'library' or 'random'")
         if not path.is_file() or path.suffix != ".safetensors":
