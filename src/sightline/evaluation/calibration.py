@@ -8,9 +8,9 @@ photo's features, as many as they are, with so strong a prior that only what man
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,16 @@ import numpy as np
 from sightline import __version__
 from sightline.data import Dataset, Example
 from sightline.engine.backend import as_array
-from sightline.engine.captioner import Captioner, PreparedImage
+from sightline.engine.captioner import Captioner
 from sightline.engine.confidence import Captions, Confidence, Photos, Words, encode_halves, log_likelihood, logit
 from sightline.errors import ConfigError, DataError, ImageError
 from sightline.evaluation.metrics.ptb import tokenize, tokenize_all
 from sightline.evaluation.metrics.snowball import stem
 from sightline.io.progress import track
 from sightline.tokenizers.content_words import FUNCTION_WORDS
-from sightline.types import Caption
+from sightline.types import Caption, ImageFeatures
 
+log = logging.getLogger(__name__)
 RIGHT = 2 / 3  # of a caption's content words
 OOD, DOUBTFUL = 0.01, 0.08  # shares of val photos marked for their ood_score, and for their captions
 DIRECTIONS = 0.2  # of the feature space: those in which training photos differ least
@@ -35,6 +36,8 @@ FEWEST = 20
 BINS = 10
 RIDGE = 2.0  # strength of the prior: how many occurrences pull a word's own offset to zero
 PHOTO_RIDGE = 1000.0  # likewise of the weights of a photo's features, each with a standard deviation of 1
+
+EncodedBatch = tuple[Sequence[Example], Sequence[ImageFeatures]]  # photos and each model's features of them
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def calibrate(
     train = evenly(dataset.examples("train"), wanted)
     val = evenly(dataset.examples("val"), photos or len(dataset.examples("val")))
     _check_enough(dataset, train, val)
-    vectors = encode(captioner, train, batch_size)
+    batches = encoded(captioner, train, "encoding training photos", batch_size)
+    vectors = np.concatenate([as_array(features[0].pooled) for _, features in batches])
     observed = observe(captioner, val, batch_size)
     _check_enough(dataset, vectors, observed)
     statistics = Statistics.of(vectors)
@@ -101,37 +105,33 @@ def evenly(examples: Sequence[Example], count: int) -> list[Example]:
     return [examples[index * len(examples) // count] for index in range(count)]
 
 
-def encode(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> np.ndarray:
-    """(photos, D): the encoder's pooled vectors; photos that do not open are left out."""
-    found = []
-    prepared = iter(track(_prepared(captioner, examples), "encoding training photos", len(examples)))
-    while batch := list(islice(prepared, batch_size)):
-        images = [image for image in batch if image is not None]
+def encoded(
+    captioner: Captioner, examples: Sequence[Example], label: str, batch_size: int = 16
+) -> Iterator[EncodedBatch]:
+    """Batches of photos that open, with their features."""
+    opened = 0
+    for start in track(range(0, len(examples), batch_size), label, -(-len(examples) // batch_size)):
+        batch, images = [], []
+        for example in examples[start : start + batch_size]:
+            try:
+                images.append(captioner.prepare(example.image))
+                batch.append(example)
+            except ImageError as error:
+                log.warning("%s: left out", error)
         if images:
-            found.append(as_array(captioner.encode(images)[0].pooled))
-    return np.concatenate(found) if found else np.zeros((0, 1), np.float32)
-
-
-def _prepared(captioner: Captioner, examples: Sequence[Example]) -> Iterator[PreparedImage | None]:
-    for example in examples:
-        try:
-            yield captioner.prepare(example.image)
-        except ImageError:
-            yield None
+            opened += len(images)
+            yield batch, captioner.encode(images)
+    if not opened:
+        raise DataError(f"no photo of {len(examples)} could be opened")
 
 
 def observe(captioner: Captioner, examples: Sequence[Example], batch_size: int) -> list[Observed]:
     """The model's captions, compared with the references."""
     found = []
     options = captioner.options(want_attention=False, candidates=1)
-    prepared = iter(track(zip(examples, _prepared(captioner, examples)), "captioning photos", len(examples)))
-    while batch := list(islice(prepared, batch_size)):
-        opened = [(example, image) for example, image in batch if image is not None]
-        if not opened:
-            continue
-        features = captioner.encode([image for _, image in opened])
+    for batch, features in encoded(captioner, examples, "captioning photos", batch_size):
         captions = captioner.finish(captioner.decode(features, options), features)
-        for (example, _), vector, caption in zip(opened, as_array(features[0].pooled), captions):
+        for example, vector, caption in zip(batch, as_array(features[0].pooled), captions):
             found.append(Observed(vector, caption, used(caption, example.captions), example.source))
     return found
 

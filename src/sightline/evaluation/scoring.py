@@ -236,7 +236,6 @@ def score_results(
     )
     where = [name, f"images:{len(examples)}"]
     chair = wants_chair([example.objects for example in examples], metrics)
-    check_same(captions, {example.name: example for example in examples})
     return _score(captions, examples, where, ["captions:given"], build(metrics), chair, resamples)
 
 
@@ -329,7 +328,7 @@ def _min_count(folder: Path) -> int | None:
 
 
 def _train_photos(captioner: Captioner) -> int | None:
-    """How many photos the model was trained on, from its folder's metrics.json; of an ensemble, the first member's."""
+    """How many photos the model was trained on, from its metrics.json; of an ensemble, the first that records it."""
     for folder in captioner.folders:
         try:
             return int(json.loads((Path(folder or "") / "metrics.json").read_text(encoding="utf-8"))["train_photos"])

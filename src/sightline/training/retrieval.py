@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from sightline.data import Dataset, Example, load_dataset
+from sightline.data import Dataset, load_dataset
 from sightline.data.dataset import split_name
 from sightline.engine.backend import as_array
 from sightline.engine.captioner import Captioner, load
 from sightline.engine.retrieval import Datastore
-from sightline.errors import DataError, ImageError
+from sightline.evaluation.calibration import EncodedBatch, encoded
 from sightline.evaluation.metrics import score
 from sightline.io.files import counted
-from sightline.io.progress import track
-from sightline.types import ImageFeatures
 
 log = logging.getLogger(__name__)
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)  # tried on val photos
 ENOUGH = 20  # val photos to choose a weight by
-BATCH = 16
-
-EncodedBatch = tuple[Sequence[Example], Sequence[ImageFeatures]]  # photos and each model's features of them
 
 
 def build_datastore(
@@ -82,21 +77,3 @@ def try_weights(captioner: Captioner, datastore: Datastore, batches: Iterable[En
 def best_weight(scores: Mapping[float, float]) -> float:
     """The weight with the highest score; of equal ones the smallest."""
     return max(scores, key=lambda each: (round(scores[each], 4), -each))
-
-
-def encoded(captioner: Captioner, examples: Sequence[Example], label: str) -> Iterator[EncodedBatch]:
-    """Batches of photos that open, with their features."""
-    opened = 0
-    for start in track(range(0, len(examples), BATCH), label, -(-len(examples) // BATCH)):
-        batch, images = [], []
-        for example in examples[start : start + BATCH]:
-            try:
-                images.append(captioner.prepare(example.image))
-                batch.append(example)
-            except ImageError as error:
-                log.warning("%s: left out", error)
-        if images:
-            opened += len(images)
-            yield batch, captioner.encode(images)
-    if not opened:
-        raise DataError(f"no photo of {len(examples)} could be opened")
