@@ -16,6 +16,7 @@ from sightline.recipes.config import (
     PretrainedEncoder,
     Recipe,
     check_part,
+    differences,
     find_recipe,
     load_recipe,
     nearest,
@@ -189,6 +190,12 @@ def test_a_recipe_survives_the_way_through_toml(name: str, tmp_path: Path) -> No
     path.write_text(recipe.to_toml(), encoding="utf-8")
     assert load_recipe(str(path)) == recipe
     assert parse_recipe(recipe.to_dict()) == recipe
+
+
+def test_differences_name_every_setting_but_the_title() -> None:
+    before, after = parse_recipe(SMALL | {"title": "x"}, ["training.init=a"]), parse_recipe(SMALL, ["training.seed=2"])
+    found = differences(before.to_dict(), after.to_dict())
+    assert found == {"training.init": ("a", None), "training.seed": (1, 2)}
 
 
 def test_odd_values_survive_the_way_through_toml() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,14 +91,16 @@ def test_both_draw_their_view_from_one_chance(photos, teacher):
 
 
 def test_the_teacher_adds_captions_which_are_cached(photos, teacher, tmp_path):
-    recipe = parse_recipe(student(teacher, captions=2), [])
-    parts = build_parts(recipe, load_dataset(photos))
+    recipe, dataset = parse_recipe(student(teacher, captions=2), []), load_dataset(photos)
+    parts = build_parts(recipe, dataset)
     assert [len(captions) for captions in parts.train.captions] == [3, 3, 3, 3]
     (kept,) = (tmp_path / "cache" / "captions").iterdir()
     invented = [["a red thing", "a blue thing"]] * 4
     kept.write_text(json.dumps(invented))
-    again = build_parts(recipe, load_dataset(photos))
+    again = build_parts(recipe, dataset)
     assert again.train.captions[3][1:] == [again.tokenizer.encode(text) for text in invented[3]]
+    build_parts(recipe, replace(dataset, splits=dataset.splits | {"train": dataset.splits["val"]}))
+    assert len(list(kept.parent.iterdir())) == 2, "other photos have captions of their own"
     assert parts.references == [(text,) for text in CAPTIONS]  # what self-critical training is judged by stays human
 
 

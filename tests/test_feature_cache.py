@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sightline.data import Example
-from sightline.errors import DataError
+from sightline.errors import DataError, ImageError
 from sightline.io.images import open_image
 from sightline.nn.encoders.patches import Patches
 from sightline.training import feature_cache
@@ -99,6 +99,14 @@ def test_workers_change_nothing(examples: list[Example], tmp_path: Path) -> None
     for view in (0, 1):
         views = [view] * len(examples)
         assert torch.equal(alone.features(everything, views).grid, helped.features(everything, views).grid)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_photo_that_cannot_be_read_is_one_line(examples: list[Example], tmp_path: Path, workers: int) -> None:
+    Path(examples[3].image).write_bytes(b"damaged")
+    with pytest.raises(ImageError) as caught:
+        FeatureCache(Counting(), examples, tmp_path).fill(workers=workers)
+    assert str(caught.value).startswith(str(examples[3].image)) and "\n" not in str(caught.value)
 
 
 def test_filling_draws_nothing_from_the_global_generator(examples: list[Example], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sightline.data import Example
 from sightline.data.loader import Batch, CachedPhotos, CaptionLoader, PixelPhotos, pad_captions
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, ImageError
 from sightline.io.preprocess import Preprocess
 from sightline.types import ImageFeatures
 
@@ -81,6 +81,16 @@ def test_epochs_differ(options: dict) -> None:
 
 def test_workers_change_nothing(options: dict) -> None:
     assert same(list(loader(**options, workers=2).epoch(1)), list(loader(**options).epoch(1)))
+
+
+def unreadable(indices: Sequence[int], rng: random.Random) -> Tensor:
+    raise ImageError("dog.jpg: not a picture")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_photo_that_cannot_be_read_is_one_line(workers: int) -> None:
+    with pytest.raises(ImageError, match=r"^dog\.jpg: not a picture$"):
+        list(CaptionLoader(FIVE_EACH, unreadable, batch_size=4, workers=workers).epoch(0))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -115,6 +115,15 @@ def test_distillation_is_the_divergence_from_the_teacher_to_the_student(temperat
     assert abs(forward - reverse) > 0.05 * forward, "the directions must differ for this to be a test"
 
 
+def test_the_teacher_is_moved_to_the_batch_s_device():
+    student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
+    moved = []
+    teacher.to = lambda device: moved.append(device) or teacher
+    batch = batch_of([[1, 5, 6, 2]])
+    Distillation(0, teacher, DEPTH)(student, Batch(**{**batch.__dict__, "teacher": batch.photos}))
+    assert moved == [batch.tokens.device]
+
+
 def test_a_student_comes_to_agree_with_its_teacher_in_words_and_features():
     student, teacher = (Tiny("transformer", 8, width=8, heads=2, blocks=1) for _ in range(2))
     for parameter in teacher.parameters():

@@ -83,6 +83,14 @@ def test_an_interrupted_run_goes_on(photos: Path) -> None:
     assert len({row["image"] for row in rows(output)}) == 12
 
 
+def test_a_link_to_a_photo_elsewhere_has_its_own_name(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = next(photos.iterdir()).rename(tmp_path_factory.mktemp("elsewhere") / "photo.jpg")
+    (photos / "link.jpg").symlink_to(elsewhere)
+    output = photos.parent / "pseudo.jsonl"
+    assert write_pseudo_captions(Parrot("a cat"), photos, output).kept == 12
+    assert "unlabelled/link.jpg" in {row["image"] for row in rows(output)}
+
+
 def test_the_output_is_a_dataset_for_training_only(photos: Path, tiny_flickr8k: Path) -> None:
     output = photos.parent / "pseudo.jsonl"
     write_pseudo_captions(Parrot("a cat", "a small cat"), photos, output)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Command, process, tiny_recipe
 
+from sightline.cli.reproduce import _differences
 from sightline.recipes.plans import PLANS, Paths, Plans, load_plans, load_scores, steps
 from sightline.training.trainer import Trainer, train
 
@@ -145,6 +146,15 @@ def test_a_run_with_other_settings_is_not_taken_for_the_stage(
     outcome = command("reproduce", "tiny", "--plans", plan, "--data", tiny_flickr8k, "--runs", tmp_path / "runs")
     assert outcome.code == 2
     assert "was trained with other settings (training.seed): choose another folder, --runs" in outcome.err
+
+
+def test_a_file_that_was_moved_is_no_other_setting() -> None:
+    before, moved, other = (
+        {"encoder": {"weights": f"{folder}/vgg19.safetensors"}, "data": {"text": [f"{folder}/{text}.txt"]}}
+        for folder, text in (("old", "a"), ("new", "a"), ("new", "b"))
+    )
+    assert _differences(before, moved) == []
+    assert _differences(before, other) == _differences(before, {"encoder": moved["encoder"]}) == ["data.text"]
 
 
 def test_stages_that_wait_for_each_other_are_found() -> None:

@@ -212,6 +212,15 @@ def test_draws_of_equal_reward_have_no_advantage(critic, monkeypatch):
     assert others.flatten().tolist() == pytest.approx([11 / 3, 10 / 3, 3, 2])
 
 
+def test_rewards_are_moved_to_the_model_s_device(critic, monkeypatch):
+    model, _, context = critic
+    objective = SelfCritical(pad=0, samples=4)
+    objective.prepare(model, context)
+    monkeypatch.setattr(objective, "_policy_nll", lambda logits, tokens: torch.ones(4, 1, device="meta"))
+    loss, _ = objective(model, batch_of([[1, 4, 2]]))
+    assert loss.device.type == "meta"
+
+
 def test_the_self_critical_loss_is_a_mean_over_draws_however_many_captions_a_photo_has(critic):
     model, tokenizer, context = critic
     red, dog = tokenizer.ids["red"], tokenizer.ids["dog"]

@@ -215,6 +215,7 @@ def test_a_run_is_not_overwritten_without_resume(tiny_flickr8k, tmp_path):
 
 def test_resuming_with_another_recipe_names_what_differs(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
     with pytest.raises(ConfigError, match=r"training\.learning_rate"):
         train(
             parse_recipe(TINY, ["training.epochs=1", "training.learning_rate=0.1"]),
@@ -222,6 +223,13 @@ def test_resuming_with_another_recipe_names_what_differs(tiny_flickr8k, tmp_path
             tmp_path / "run",
             resume=True,
         )
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_run_whose_title_was_edited_is_resumed(tiny_flickr8k, tmp_path):
+    train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
+    train(parse_recipe(TINY | {"title": "tiny"}, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run", resume=True)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]["title"] == "tiny"
 
 
 # -- several processes ------------------------------------------------------------------------------------------------

@@ -206,21 +206,19 @@ def _progress(state: Path) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Settings that differ. A file may have moved to another folder."""
+    from sightline.recipes.config import differences
     from sightline.recipes.plans import FILE_KEYS, RUN_KEYS
 
-    def plain(key: str, value: Any) -> Any:
-        if key in (*FILE_KEYS, *RUN_KEYS) and value is not None:
-            return [Path(path).name for path in ([value] if isinstance(value, str) else value)]
-        return value
+    found = differences(before, after)
+    moved = [key for key in (*FILE_KEYS, *RUN_KEYS) if key in found and _names(found[key][0]) == _names(found[key][1])]
+    return [key for key in found if key not in moved]
 
-    keys = {
-        f"{section}.{key}": (before.get(section) or {}).get(key)
-        for section in {**before, **after}
-        if section != "title"
-        for key in {**(before.get(section) or {}), **(after.get(section) or {})}
-    }
-    found = {key: (after.get(key.partition(".")[0]) or {}).get(key.partition(".")[2]) for key in keys}
-    return [key for key in keys if plain(key, keys[key]) != plain(key, found[key])]
+
+def _names(paths: Any) -> Any:
+    """File names of one path or several, without their folders."""
+    if paths is None:
+        return None
+    return [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def _with_resume(step: Step) -> Step:

@@ -7,7 +7,7 @@ its randomness seeded by its number. So any batch can be built by any worker, an
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sightline.data.dataset import Example
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, SightlineError
 from sightline.io.files import content_digest
 from sightline.io.images import open_image
 from sightline.io.interrupts import left_to_parent
@@ -143,9 +143,7 @@ class CaptionLoader:
         # A generator of its own: starting workers must not advance the one that dropout draws from.
         apart = torch.Generator().manual_seed(self.seed)
         loader = DataLoader(built, batch_size=None, sampler=list(remaining), num_workers=self.workers, generator=apart)
-        with left_to_parent():
-            batches = iter(loader)
-        yield from batches
+        yield from batches_of(loader)
 
     def _plan(self, epoch: int) -> list[list[tuple[int, list[int]]]]:
         """Batches of (photo, its chosen captions)."""
@@ -176,14 +174,7 @@ class CaptionLoader:
         counts = sorted({len(picks) for _, picks in chosen})
         if len(counts) == 1:
             return _cut(chosen, self.batch_size)
-        full, rest = [], []
-        for count in counts:
-            batches = _cut([pair for pair in chosen if len(pair[1]) == count], self.batch_size)
-            full += [batch for batch in batches if len(batch) == self.batch_size]
-            rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
-        batches = full + _cut(rest, self.batch_size)
-        rng.shuffle(batches)
-        return batches
+        return self._grouped([[pair for pair in chosen if len(pair[1]) == count] for count in counts], rng)
 
     def _choose(self, photo: int, rng: random.Random) -> list[int]:
         count = len(self.captions[photo])
@@ -193,14 +184,20 @@ class CaptionLoader:
         return rng.sample(range(count), wanted) if self.choice == "random" else list(range(wanted))
 
     def _by_length(self, pairs: list[tuple[int, list[int]]], rng: random.Random) -> list[list[tuple[int, list[int]]]]:
-        """Batches whose captions have one length (the last ones of a length share a batch with their neighbours)."""
+        """Batches whose captions have one length."""
         rng.shuffle(pairs)
         lengths: dict[int, list[tuple[int, list[int]]]] = {}
         for photo, picks in pairs:
             lengths.setdefault(len(self.captions[photo][picks[0]]), []).append((photo, picks))
+        return self._grouped([lengths[length] for length in sorted(lengths)], rng)
+
+    def _grouped(
+        self, groups: Iterable[list[tuple[int, list[int]]]], rng: random.Random
+    ) -> list[list[tuple[int, list[int]]]]:
+        """Batches of one group each, in random order; the last ones of a group share a batch with their neighbours."""
         full, rest = [], []
-        for length in sorted(lengths):
-            batches = _cut(lengths[length], self.batch_size)
+        for group in groups:
+            batches = _cut(group, self.batch_size)
             full += [batch for batch in batches if len(batch) == self.batch_size]
             rest += [pair for batch in batches if len(batch) < self.batch_size for pair in batch]
         batches = full + _cut(rest, self.batch_size)
@@ -235,6 +232,19 @@ class _Planned(Dataset):
 
     def __getitem__(self, index: int) -> Batch:
         return self.loader.build(self.number, index, self.plan[index])
+
+
+def batches_of(loader: DataLoader) -> Iterator[Any]:
+    """A loader's batches. Its workers leave Ctrl-C to this process; their errors lose the traceback that torch adds."""
+    with left_to_parent():
+        batches = iter(loader)
+    try:
+        yield from batches
+    except SightlineError as error:
+        if loader.num_workers == 0:
+            raise
+        last = str(error).rstrip().rpartition("\n")[2]  # sightline.errors.ImageError: what happened
+        raise type(error)(last.partition(": ")[2]) from None
 
 
 def pad_captions(captions: Sequence[Sequence[Sequence[int]]], pad: int) -> Tensor:

@@ -252,6 +252,20 @@ class Recipe(Section):
         return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
 
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each setting, ``section.key``, that differs between two recipes given as `Recipe.to_dict`, with both values.
+
+    The title is no setting.
+    """
+    one, other = _settings(before), _settings(after)
+    return {key: (one.get(key), other.get(key)) for key in one | other if one.get(key) != other.get(key)}
+
+
+def _settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {name: section for name, section in recipe.items() if isinstance(section, dict)}
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of recipe files, for editors that complete and check them."""
     schema = Recipe.model_json_schema()

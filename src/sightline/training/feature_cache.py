@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -22,16 +21,14 @@ import torch
 from torch import Tensor
 
 from sightline.data import Example
-from sightline.data.loader import view_pixels
+from sightline.data.loader import batches_of, view_pixels
 from sightline.errors import DataError
 from sightline.io.files import cache_folder, content_digest, counted, write_atomically, writing
-from sightline.io.interrupts import left_to_parent
 from sightline.io.progress import track
 from sightline.nn.encoders import Encoder
 from sightline.nn.encoders.base import fingerprint
 from sightline.types import ImageFeatures
 
-log = logging.getLogger(__name__)
 LARGEST = float(np.finfo(np.float16).max)
 KEY = 16  # bytes of a photo's key
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -116,9 +113,7 @@ class FeatureCache:
         )
         label = f"{self.encoder.name} features of {counted(len(todo), 'photo' if self.views == 1 else 'view')}"
         with writing(self.folder), _Writer(self.folder, with_grid=bool(self.cells)) as writer:
-            with left_to_parent():
-                loaded = iter(pixels)
-            for rows, images in zip(batches, track(loaded, label, len(batches))):
+            for rows, images in zip(batches, track(batches_of(pixels), label, len(batches))):
                 grid, pooled = encode(images)
                 writer.append([self.keys[row] for row in rows], pooled, grid)
         described = {"encoder": self.encoder.spec(), "precision": self.precision, "cells": self.cells}

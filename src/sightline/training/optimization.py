@@ -49,20 +49,18 @@ class Schedule:
     torch's schedulers, one stepped after each update and one after each evaluation. Their state is plain JSON.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, kind: str, warmup: int, total: int, patience: int = 2):
+    def __init__(self, optimizer: torch.optim.Optimizer, kind: str, warmup: int, total: int):
         self.optimizer = optimizer
         self.by_update = _by_update(optimizer, kind, warmup, total)
         self.by_score: ReduceLROnPlateau | None = None
         if kind == "plateau":  # torch's patience counts the evaluations it still tolerates
-            self.by_score = ReduceLROnPlateau(
-                optimizer, mode="max", factor=0.5, patience=patience - 1, threshold=0.0, eps=0.0
-            )
+            self.by_score = ReduceLROnPlateau(optimizer, mode="max", factor=0.5, patience=1, threshold=0.0, eps=0.0)
 
     def step(self) -> None:
         self.by_update.step()
 
     def evaluated(self, score: float) -> None:
-        """After an evaluation: on a plateau halve the rates once it has not improved ``patience`` times."""
+        """After an evaluation: on a plateau halve the rates once it has not improved twice in a row."""
         if self.by_score:
             self.by_score.step(score)
 

@@ -17,7 +17,7 @@ from sightline.data.objects import label_of, read_objects
 from sightline.engine.captioner import Captioner
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics.chair import Chair, check_categories, false_mentions
-from sightline.io.files import counted, printable, walk_images, writing
+from sightline.io.files import counted, printable, user_path, walk_images, writing
 from sightline.io.progress import track
 from sightline.types import Caption, Failure
 
@@ -55,13 +55,13 @@ def write_pseudo_captions(
     **options: Any,
 ) -> PseudoCaptions:
     """Caption every photo under ``photos`` into ``output``, a .jsonl file in a folder above them."""
-    folder, path = Path(photos).expanduser(), Path(output).expanduser()
+    folder, path = user_path(photos), user_path(output)
     _check(folder, path, candidates, keep)
-    labels = read_objects(Path(objects).expanduser()) if objects else None
+    labels = read_objects(user_path(objects)) if objects else None
     check_categories((labels or {}).values())
     done = {row["image"] for file in (path, _rejected(path)) for row in _rows(file)}
     root = path.parent.resolve()
-    names = {image: image.resolve().relative_to(root).as_posix() for image in walk_images(folder)}
+    names = {image: (image.parent.resolve() / image.name).relative_to(root).as_posix() for image in walk_images(folder)}
     if labels and not any(label_of(name, labels) is not None for name in names.values()):
         raise DataError(f"{printable(objects)} labels none of the photos in {printable(folder)}")
     todo = [image for image, name in names.items() if name not in done]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from sightline.errors import CheckpointError, ConfigError, install_command, nearest
 from sightline.io.files import cause, write_atomically, writing
 from sightline.nn.checkpoint import read_tensors, save_tensors
+from sightline.recipes.config import differences
 from sightline.training.optimization import AveragedWeights, Schedule
 from sightline.types import METRIC_NAMES
 
@@ -110,14 +111,7 @@ def load_state(
 
 
 def _check_recipe(folder: Path, begun: dict[str, Any], recipe: dict[str, Any]) -> None:
-    differ = [
-        f"{section}.{key}"
-        for section, values in recipe.items()
-        if isinstance(values, dict)
-        for key in values | (begun.get(section) or {})
-        if values.get(key) != (begun.get(section) or {}).get(key)
-    ]
-    if begun != recipe:
+    if differ := differences(begun, recipe):
         raise ConfigError(
             f"{folder} was begun with other settings: {', '.join(differ)}; resume with the same recipe and the same "
             "--set options"

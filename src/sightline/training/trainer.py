@@ -89,12 +89,9 @@ class Trainer:
         self.model, self.tokenizer = self.parts.model, self.parts.tokenizer
         self.parts.objective.prepare(self.model, self.parts)
         step = Step(self.model, self.parts.objective)
-        encoder_rate = recipe.encoder.learning_rate or self.settings.learning_rate / 10
-        if recipe.encoder.name == "patches":
-            encoder_rate = recipe.encoder.learning_rate or self.settings.learning_rate
-        self.optimizer = build_optimizer(
-            step, self.settings.optimizer, self.settings.learning_rate, self.settings.weight_decay, encoder_rate
-        )
+        rate = self.settings.learning_rate
+        encoder_rate = recipe.encoder.learning_rate or (rate if recipe.encoder.name == "patches" else rate / 10)
+        self.optimizer = build_optimizer(step, self.settings.optimizer, rate, self.settings.weight_decay, encoder_rate)
         self.plain_step = step
         self.step, self.optimizer = self.accelerator.prepare(step, self.optimizer)
         self.batches = len(self.parts.train)
@@ -108,6 +105,7 @@ class Trainer:
         self.interrupted = False
         if resume and self._state_path.exists():
             self._resume()
+            self._write_about(dataset)
         elif resume:
             log.warning("--resume found nothing to resume in %s: this is a new run, from the beginning", output)
         if tracker:
@@ -351,9 +349,8 @@ class Trainer:
         options = captioner.options(want_attention=False)
         for start in track(range(0, len(mine), 50), "captioning val", -(-len(mine) // 50)):
             photos = mine[start : start + 50]
-            features = self.model.features(
-                _to(self.parts.val.source(photos, random.Random(0)), self.accelerator.device)
-            )
+            inputs = self.parts.val.source(photos, random.Random(0)).to(self.accelerator.device)
+            features = self.model.features(inputs)
             found = captioner.finish(captioner.decode([features], options), [features])
             captions += zip(photos, (caption.text for caption in found))
         if world > 1:
@@ -387,6 +384,10 @@ class Trainer:
             raise ConfigError(
                 f"{self.output} already holds a run: continue it with --resume or choose another --output"
             )
+        if not self._state_path.exists():
+            self._write_about(dataset)
+
+    def _write_about(self, dataset: Dataset) -> None:
         if self.accelerator.is_main_process:
             about = {"data": dataset.name.split("+"), "recipe": self.recipe.to_dict()}
             write_atomically(self.output / RUN, json.dumps(about, indent=2) + "\n")
@@ -409,7 +410,3 @@ class Trainer:
         self.progress = progress
         log.info("resumed at epoch %d, batch %d, after %s", progress["epoch"] + 1, progress["batch"],
                  duration(progress["seconds"]))  # fmt: skip
-
-
-def _to(photos: Any, device: torch.device) -> Any:
-    return photos.to(device)

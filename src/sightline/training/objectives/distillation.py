@@ -68,9 +68,10 @@ class Distillation(Objective):
         features = model.features(batch.photos)
         output = model(features, inputs)
         _, nll, mask = token_losses(output, batch.tokens, self.pad)
+        teacher = self._teacher[0].to(batch.tokens.device)
         with torch.no_grad():
-            teacher_features = self._teacher[0].features(batch.teacher)
-            teacher_logits = self._teacher[0](teacher_features, inputs).logits[mask]
+            teacher_features = teacher.features(batch.teacher)
+            teacher_logits = teacher(teacher_features, inputs).logits[mask]
         student_log_probs = softened(output.logits[mask], self.temperature)  # (n, V): the real words only
         teacher_log_probs = softened(teacher_logits, self.temperature)
         # kl_div(input, target) is KL(target || input)
@@ -110,7 +111,8 @@ def teacher_photos(
 
 def teacher_captions(teacher: Checkpoint, photos: CachedPhotos, count: int) -> list[list[str]]:
     """The teacher's ``count`` best captions of each plain photo, cached on disk."""
-    about = [teacher.signature(), teacher.decoding, count]
+    plain = b"".join(photos.cache.keys[:: photos.cache.views])
+    about = [teacher.signature(), teacher.decoding, count, hashlib.sha256(plain).hexdigest()]
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder() / "captions" / f"{photos.cache.folder.name}-{name}.json"
     if path.is_file():

@@ -98,7 +98,7 @@ class SelfCritical(Objective):
             advantage = (rewards - self._baseline(model.decoder, features, batch, rewards)).flatten()
         nll = self._policy_nll(model(features, tokens[:, :-1]).logits, tokens)
         count = batch.caption_count / max(1, len(batch.tokens) / len(batch.indices)) * self.samples
-        loss = (advantage[:, None] * nll).sum() / count
+        loss = (advantage.to(nll.device)[:, None] * nll).sum() / count
         logs = {"reward": rewards.mean(), "nll": nll.sum().detach() / (nll > 0).sum()}
         if self.truth_penalty:
             logs["false_objects"] = false_objects.mean()

@@ -1,5 +1,5 @@
 """Self-distillation: a trained captioner learns from a copy of itself (Hinton et al., 2015) whose choice of words is
-corrected. It takes minutes and mends what self-critical training leaves behind, few words and some broken sentences:
+corrected. It takes minutes and fixes what self-critical training leaves behind, few words and some broken sentences:
 
 - words that people hardly ever write one after another do not follow: "a sits", and no caption ends "in front of a";
 - "a" and "an" agree with the next word as people write it: the probability of "a orange" goes to "an orange";
