@@ -11,8 +11,9 @@ import pytest
 from drawings import DEV, DRAWINGS, EVERY, LISTS, TEST, TRAIN
 from layouts import SIZES, caption_rows, coco_annotations, draw_all, error_message, karpathy, names, sizes, write_csv
 
-from sightline.data import DATASETS, load_dataset, verify_images
+from sightline.data import DATASETS, find_format, load_dataset, verify_images
 from sightline.data.dataset import FAULTS, Dataset, Report, mix
+from sightline.data.tables import read_rows
 from sightline.errors import ConfigError, DataError
 
 # Flickr8k
@@ -227,6 +228,9 @@ def test_broken_json_is_one_line(tmp_path: Path) -> None:
     assert 'no list "images"' in error_message(DataError, root)
     (root / "dataset_coco.json").write_text("[" * 100_000)
     assert "dataset_coco.json is not JSON" in error_message(DataError, root)
+    path = (root / "dataset_coco.json").rename(root / "captions.jsonl")
+    with pytest.raises(DataError, match=r"captions\.jsonl cannot be read"):
+        list(read_rows(path))
 
 
 # Refusals and announcements
@@ -246,6 +250,8 @@ def test_a_format_named_wrongly_is_one_line(tmp_path: Path, format: str) -> None
 def test_errors_of_a_whole_dataset(tmp_path: Path) -> None:
     assert "does not exist" in error_message(DataError, tmp_path / "no")
     assert "web address" in error_message(DataError, "https://example.org/flickr8k")
+    with pytest.raises(DataError, match="web address"):
+        find_format("https://example.org/flickr8k")
     assert "holds no known dataset" in error_message(DataError, tmp_path)
     (tmp_path / "readme.md").touch()
     assert "holds no known dataset" in error_message(DataError, tmp_path / "readme.md")

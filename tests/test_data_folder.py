@@ -103,6 +103,13 @@ def test_faults_of_a_table(tmp_path: Path) -> None:
     assert len(report.examples["two_files"]) == 5 and "…" in str(report)
 
 
+def test_neither_a_long_line_of_another_table_nor_a_blank_first_line_is_a_fault(tmp_path: Path) -> None:
+    draw_all(tmp_path)
+    (tmp_path / "numbers.csv").write_text("1" * 200_000 + "\n")
+    write_csv(tmp_path / "captions.csv", [["  "], ["image", "caption"], *caption_rows()])
+    assert load_dataset(tmp_path).report.ok
+
+
 def test_paths_that_lie_elsewhere_are_told_what_is_supported(tmp_path: Path) -> None:
     draw_all(tmp_path / "photos")
     rows = [[str(tmp_path / "photos" / name), caption] for name, caption in caption_rows()]

@@ -77,12 +77,7 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int | None = 0) -
             raise ConfigError(f"{path} is a dataset of the hub: leave out --format {format}")
         return load_from_hub(str(path), seed)
     try:
-        root = local_path(path)
-    except ValueError as error:
-        raise DataError(f"{printable(path)} {error}") from None
-    try:
-        if not root.exists():
-            raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
+        root = _root(path)
         if format == "auto":
             format = _detect(root)
         dataset = DATASETS[format].load(root, seed)
@@ -94,10 +89,17 @@ def load_dataset(path: str | Path, format: str = "auto", seed: int | None = 0) -
 
 def find_format(path: str | Path) -> str:
     """The format of the dataset in a folder."""
-    root = local_path(path)
+    return _detect(_root(path))
+
+
+def _root(path: str | Path) -> Path:
+    try:
+        root = local_path(path)
+    except ValueError as error:
+        raise DataError(f"{printable(path)} {error}") from None
     if not root.exists():
         raise DataError(f"{printable(path)} does not exist: check the path of the dataset")
-    return _detect(root)
+    return root
 
 
 def _detect(root: Path) -> str:

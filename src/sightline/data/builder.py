@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sightline.data.dataset import SPLIT_NAMES, SPLITS, Dataset, Example, Report
 from sightline.data.reading import find_file, objects, read_json, read_lines
@@ -17,12 +17,25 @@ log = logging.getLogger(__name__)
 Image = Path | FileSlice
 
 
-class ImageIndex:
+class Index:
+    """The images of a dataset, by the names it publishes."""
+
+    def __init__(self, by_path: dict[str, Any]) -> None:
+        self.by_path = by_path
+
+    def find(self, name: str) -> list[Any]:
+        return [self.by_path[name]] if name in self.by_path else []
+
+    def escapes(self, name: str) -> bool:
+        return False  # a name is only looked up, never followed
+
+
+class ImageIndex(Index):
     """The images under a folder, by path from there or by bare file name wherever they lie."""
 
     def __init__(self, root: Path, skip_folders: Iterable[str] = ()) -> None:
+        super().__init__({})
         self.root = root.absolute()
-        self.by_path: dict[str, Path] = {}
         self.by_name: dict[str, list[Path]] = {}
         skipped = set(skip_folders)
         for path in walk_images(root):
@@ -51,16 +64,6 @@ class ImageIndex:
         return plain.removeprefix(self.root.as_posix() + "/")
 
 
-class Index(Protocol):
-    """Where a format's images are, by the name it publishes."""
-
-    by_path: dict[str, Any]
-
-    def find(self, name: str) -> list[Any]: ...
-
-    def escapes(self, name: str) -> bool: ...
-
-
 class DatasetBuilder:
     """Takes rows in whatever order a format publishes them; `finish` makes the dataset."""
 
@@ -75,7 +78,7 @@ class DatasetBuilder:
         self.name = name
         self.root = root
         self.held_out = held_out  # share of the photos for val, and again for test, where no split is published
-        self.images: Index = images or ImageIndex(root, skip_folders)
+        self.images = images or ImageIndex(root, skip_folders)
         self.report = Report()
         self.captions: dict[Image, list[tuple[str, str]]] = {}  # (number, text)
         self.names: dict[Image, str] = {}

@@ -8,7 +8,6 @@ a table each give the splits.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.generated import ADVICE, COLUMNS, Sidecar, generated_sidecars, is_generated
-from sightline.data.reading import read_lines
+from sightline.data.reading import json_object, read_lines
 from sightline.errors import DataError
 from sightline.io.files import counted, printable, sidecar_of, walk_images
 from sightline.types import text_of_cell
@@ -103,7 +102,10 @@ def _table(path: Path) -> Table | None:
     first = next((line for _, line in read_lines(path) if line.strip()), "")
     delimiters = [""] if path.suffix.lower() == ".jsonl" else ["\t"] if path.suffix.lower() == ".tsv" else [*",;\t|"]
     for delimiter in delimiters:
-        names = next(csv.reader([first], delimiter=delimiter), []) if delimiter else list(_json_object(first))
+        try:
+            names = next(csv.reader([first], delimiter=delimiter), []) if delimiter else list(json_object(first))
+        except csv.Error:  # a cell too long for a column's name
+            return None
         image, caption, split = (_named(names, known) for known in (IMAGE, CAPTION, SPLIT))
         if image and caption:
             return Table(path, "", "", image, caption, split, delimiter, is_generated(names))
@@ -118,7 +120,7 @@ def _named(names: list[str], known: tuple[str, ...]) -> str:
 def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:
     with table.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=table.delimiter)
-        names = next(row for row in reader if row)
+        names = next(row for row in reader if any(cell.strip() for cell in row))
         image, caption = names.index(table.image), names.index(table.caption)
         split = names.index(table.split_column) if table.split_column else None
         while True:
@@ -147,18 +149,10 @@ def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str
 def _json_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:
     for line_number, line in read_lines(table.path):
         if line.strip():
-            row = _json_object(line)
+            row = json_object(line)
             image, split = row.get(table.image), row.get(table.split_column)
             where = f"{table.path.name} line {line_number}"
             yield where, image if isinstance(image, str) else "", row.get(table.caption), str(split or "")
-
-
-def _json_object(line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _sidecar(image: Path) -> Path:

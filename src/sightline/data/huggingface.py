@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from sightline.data.builder import DatasetBuilder
+from sightline.data.builder import DatasetBuilder, Index
 from sightline.data.dataset import Dataset
 from sightline.data.folder import CAPTION, SPLIT
 from sightline.errors import ConfigError, DataError, nearest, require
@@ -49,7 +49,7 @@ def load(path: str, seed: int | None) -> Dataset:
     splits = _download(name, options)
     columns = find_columns(name, next(iter(splits.values())).features, options)
     root = _folder(name, columns, splits)
-    builder = DatasetBuilder(Path(name).name, root, images=_Files(root, _write_photos(root, splits, columns)))
+    builder = DatasetBuilder(Path(name).name, root, images=Index(_write_photos(root, splits, columns)))
     published = len(splits) > 1
     for split, table in splits.items():
         texts = table.select_columns([*columns.captions, *([columns.split] if columns.split else [])])
@@ -140,16 +140,3 @@ def _write_photos(root: Path, splits: Mapping[str, Any], columns: Columns) -> di
             if key in there:
                 files[f"{split}/{key}"] = there[key]
     return files
-
-
-class _Files:
-    """The written photos, by split and number."""
-
-    def __init__(self, root: Path, files: dict[str, Path]) -> None:
-        self.root, self.by_path = root, files
-
-    def find(self, name: str) -> list[Path]:
-        return [self.by_path[name]] if name in self.by_path else []
-
-    def escapes(self, name: str) -> bool:
-        return False

@@ -54,7 +54,7 @@ def read_objects(path: Path) -> dict[str, frozenset[str]]:
 
 
 def with_objects(dataset: Dataset, path: Path) -> Dataset:
-    """The dataset with each photo's objects; a label is found by the photo's name, its file name or its stem."""
+    """The dataset with each photo's objects, found as `label_of` does."""
     labels = read_objects(path)
     splits, found = {}, 0
     for split, examples in dataset.splits.items():
@@ -70,7 +70,7 @@ def with_objects(dataset: Dataset, path: Path) -> Dataset:
 
 
 def label_of(name: str, labels: dict[str, frozenset[str]]) -> frozenset[str] | None:
-    """A photo's label: by its name, its file name or its number."""
+    """A photo's label: by its name, its file name or its stem, a number without leading zeros."""
     keys = (name, name.rsplit("/", 1)[-1], _number(name))
     return next((labels[key] for key in keys if key in labels), None)
 

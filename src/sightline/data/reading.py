@@ -16,11 +16,13 @@ from typing import Any
 from sightline.errors import DataError
 from sightline.io.files import printable, write_atomically
 
+DEPTH, MOST_FOLDERS = 3, 1000  # below a dataset that are searched
 
-def folders_under(root: Path, depth: int = 3, limit: int = 1000) -> list[Path]:
+
+def folders_under(root: Path) -> list[Path]:
     """The folder itself and those below it, nearest first: archives unpack with a level or two too many."""
     found, level = [root], [root]
-    for _ in range(depth):
+    for _ in range(DEPTH):
         below: list[Path] = []
         for folder in level:
             try:
@@ -30,9 +32,9 @@ def folders_under(root: Path, depth: int = 3, limit: int = 1000) -> list[Path]:
                 continue  # a folder we may not list holds nothing for us
             below += [folder / name for name in names]
         found, level = found + below, below
-        if len(found) > limit:
+        if len(found) > MOST_FOLDERS:
             break
-    return found[:limit]
+    return found[:MOST_FOLDERS]
 
 
 def find_file(root: Path, *names: str) -> Path | None:
@@ -68,6 +70,15 @@ def read_json(path: Path) -> Any:
         raise DataError(f"cannot read {printable(path)}: {error.strerror}; check the file") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{printable(path)} is not JSON ({error}): give a JSON file, or get it again") from None
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object; empty where the text is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def objects(value: Any, key: str, path: Path) -> list[Any]:

@@ -9,15 +9,15 @@ survives a damaged shard: what lies behind the damage is found again by its head
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from sightline.data.builder import DatasetBuilder
+from sightline.data.builder import DatasetBuilder, Index
 from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.generated import ADVICE, KEY, generated_caption
+from sightline.data.reading import json_object
 from sightline.errors import DataError
 from sightline.io.files import FileSlice, counted, is_image_path, printable
 from sightline.io.progress import track
@@ -29,19 +29,6 @@ LARGEST_TEXT = 2**20  # bytes of a sample's .txt or .json
 LINK = "links in shards are not followed, store the photo itself"
 
 
-class ShardIndex:
-    """The photos of some shards by name, ``00000.tar::000012.jpg``."""
-
-    def __init__(self) -> None:
-        self.by_path: dict[str, FileSlice] = {}
-
-    def find(self, name: str) -> list[FileSlice]:
-        return [self.by_path[name]] if name in self.by_path else []
-
-    def escapes(self, name: str) -> bool:
-        return False  # a name is only looked up, never followed
-
-
 def detect(path: Path) -> bool:
     return is_shard(path) if path.is_file() else bool(_find(path))
 
@@ -49,7 +36,7 @@ def detect(path: Path) -> bool:
 def load(path: Path, seed: int | None) -> Dataset:
     root = path.parent if path.is_file() else path
     shards = [(path, "")] if path.is_file() else _find(path)
-    index = ShardIndex()
+    index = Index({})  # by names such as 00000.tar::000012.jpg
     builder = DatasetBuilder("shards", root, images=index)
     generated: list[str] = []  # the shard of each photo whose caption Sightline wrote
     for shard, split in track(shards, "listing shards", len(shards)):
@@ -95,7 +82,7 @@ def _samples(shard: Path, root: Path, builder: DatasetBuilder) -> Iterator[tuple
                     text = _content(file, entry).decode("utf-8", "replace")
                     captions += [line for line in text.splitlines() if line.strip()]
                 elif suffix == "json" and entry.size <= LARGEST_TEXT:
-                    facts = _json_object(_content(file, entry))
+                    facts = json_object(_content(file, entry))
                     described += _described(facts)
                     own = own or generated_caption(facts)
             for entry in photos[:1]:
@@ -116,14 +103,6 @@ def _entries(file: BinaryIO, name: str, builder: DatasetBuilder) -> Iterator[tar
 def _content(file: BinaryIO, entry: tarfile.TarInfo) -> bytes:
     file.seek(entry.offset_data)
     return file.read(entry.size)
-
-
-def _json_object(data: bytes) -> dict[str, Any]:
-    try:
-        facts = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _described(facts: dict[str, Any]) -> list[Any]:
@@ -187,12 +166,20 @@ def group_samples(entries: Iterable[tarfile.TarInfo]) -> Iterator[list[tarfile.T
 
 def unused(name: str, used: Container[str]) -> str:
     """The name itself, or with a number where it is taken: of ``a/b.jpg`` the second is ``a/b_2.jpg``."""
+    if name not in used:
+        return name
     key, _ = key_and_suffix(name)
-    number, found = 1, name
-    while found in used:
-        number += 1
-        found = f"{key}_{number}{name[len(key) :]}"
-    return found
+    rest = name[len(key) :]
+    taken, free = 1, 2
+    while f"{key}_{free}{rest}" in used:
+        taken, free = free, 2 * free
+    while free - taken > 1:  # bisection: a shard may repeat a name 100,000 times
+        middle = (taken + free) // 2
+        if f"{key}_{middle}{rest}" in used:
+            taken = middle
+        else:
+            free = middle
+    return f"{key}_{free}{rest}"
 
 
 def members(file: BinaryIO, name: str) -> Iterator[tarfile.TarInfo | Failure]:

@@ -28,7 +28,7 @@ def read_captions(table: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     The folder of a bulk job is read as the table of all its parts.
     """
     if table.is_dir():
-        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES)
+        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES and part.stem[5:].isdigit())
         if not parts:
             raise DataError(f"{printable(table)} holds no table of captions: name a Parquet, JSONL or CSV job")
         for part in parts:
@@ -105,7 +105,7 @@ def read_rows(table: Path) -> Iterator[dict[str, Any]]:
                 yield from _json_rows(file) if kind == ".jsonl" else _csv_rows(file, "\t" if kind == ".tsv" else ",")
     except OSError as error:
         raise DataError(f"{printable(table)} cannot be read: {error.strerror or error}; check the path") from None
-    except (csv.Error, ValueError) as error:  # pyarrow's are ValueErrors
+    except (csv.Error, ValueError, RecursionError) as error:  # pyarrow's are ValueErrors
         raise DataError(f"{printable(table)} cannot be read: {error}") from None
 
 
