@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,23 +273,31 @@ def test_an_ensemble_marks_photos_that_are_unlike_those_of_any_of_its_models(
 
 
 @pytest.mark.parametrize("verb", ["caption", "bulk", "explain"])
-def test_several_models_say_once_that_confidence_is_uncalibrated(
+def test_several_models_and_a_datastore_say_once_that_confidence_is_uncalibrated(
     verb: str, calibrated: Path, tiny_model: Path, tmp_path: Path, command: Command
 ) -> None:
     from PIL import Image
 
-    photo = tmp_path / "photo.png"
-    Image.new("RGB", (40, 40), "red").save(photo)
+    from sightline.engine.retrieval import Datastore
 
-    def complaints(*models: Path) -> list[str]:
+    photo, datastore = tmp_path / "photo.png", tmp_path / "datastore"
+    Image.new("RGB", (40, 40), "red").save(photo)
+    one = sightline.load(calibrated)
+    vector = np.ones((1, one.backends[0].dimension), np.float32)
+    Datastore.of(one.signatures()[0], ["a"], [["a red square"]], vector).with_weight(0.5).save(datastore)
+
+    def complaints(*models: Path, more: Sequence[str | Path] = ()) -> list[str]:
         target = tmp_path / f"{len(list(tmp_path.iterdir()))}.{'png' if verb == 'explain' else 'csv'}"
-        outcome = command(verb, photo, "-o", target, *(part for model in models for part in ("--model", model)))
+        outcome = command(verb, photo, "-o", target, *(part for model in models for part in ("--model", model)), *more)
         assert outcome.code == 0, outcome.err
         return [line for line in outcome.complaints if "uncalibrated" in line]
 
     said = "several models: confidence is uncalibrated, and {} marked unsure"
-    assert complaints(tiny_model, calibrated) == [said.format("only photos unlike the training photos are")]
+    only = "only photos unlike the training photos are"
+    assert complaints(tiny_model, calibrated) == [said.format(only)]
     assert complaints(tiny_model, tiny_model) == [said.format("no photo is")]
+    with_datastore = complaints(calibrated, more=["--datastore", datastore])
+    assert with_datastore == [said.format(only).replace("several models", "with a datastore")]
     assert complaints(calibrated) == complaints(tiny_model) == []
 
 

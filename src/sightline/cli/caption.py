@@ -284,6 +284,7 @@ def explain(
         ),
     ] = None,
     model: Models = None,
+    datastore: Datastore = None,
     occlusion: Annotated[
         bool,
         typer.Option(
@@ -313,7 +314,7 @@ def explain(
     from sightline.io.images import open_image
 
     open_image(source, called="standard input")  # a photo that cannot be read is reported before the model is loaded
-    captioner = load(*(model or ()), runtime=runtime)
+    captioner = load(*(model or ()), runtime=runtime, datastore=datastore)
     explanation = run(captioner, source, occlusion, **options)
     if explanation.method == "occlusion" and not occlusion:
         several = len(captioner.backends) > 1

@@ -16,7 +16,7 @@ import typer
 from sightline.cli.console import complain, console, percent
 from sightline.errors import CheckpointError, require
 from sightline.io.files import models_folder, printable, user_path
-from sightline.io.model_files import SCALE, WEIGHTS, has_weights, shards, tensor_slices, weights_size
+from sightline.io.model_files import SCALE, WEIGHTS, has_weights, tensor_slices, weights_size
 from sightline.types import METRIC_NAMES
 
 if TYPE_CHECKING:
@@ -214,11 +214,24 @@ def _show(rows: list[list[str]]) -> None:
 
 
 def _row(folder: Path, given: Path) -> list[str]:
+    from sightline.nn.hub import model_size
+
     config, metrics = _read(folder / "config.json"), _read(folder / "metrics.json")
     name = folder.relative_to(given).as_posix() if given != folder and folder.is_relative_to(given) else folder.name
+    size = f"{model_size(folder) / 1e6:.1f}"
     calibrated = "yes" if (folder / "confidence.json").is_file() else "no"
     if not has_weights(folder):
-        return [printable(name), *_exported(folder), "–", "–", "–", calibrated, _runtimes("onnx"), printable(folder)]
+        return [
+            printable(name),
+            *_exported(folder),
+            size,
+            "–",
+            "–",
+            "–",
+            calibrated,
+            _runtimes("onnx"),
+            printable(folder),
+        ]
     found = metrics.get("val", metrics.get("dev"))
     val = found if isinstance(found, dict) else {}
     scores = [percent(val[key]) if isinstance(val.get(key), int | float) else "–" for key in VAL_SCORES]
@@ -230,7 +243,7 @@ def _row(folder: Path, given: Path) -> list[str]:
     shown = parameters if isinstance(parameters, int) and parameters <= counted else counted
     scores.append(_dataset(str(metrics.get("signature", ""))) if val else "–")
     runtimes = _runtimes("onnx", "torch") if (folder / EXPORTED).is_file() else _runtimes("torch")
-    return [printable(name), *parts, f"{shown:,}", _megabytes(folder), *scores, calibrated, runtimes, printable(folder)]
+    return [printable(name), *parts, f"{shown:,}", size, *scores, calibrated, runtimes, printable(folder)]
 
 
 def _dataset(signature: str) -> str:
@@ -248,19 +261,11 @@ def _runtimes(*names: str) -> str:
 
 
 def _exported(folder: Path) -> list[str]:
-    """Encoder, decoder, parameters and size of graphs that come without their weights."""
+    """Encoder, decoder and parameters of graphs that come without their weights."""
     manifest = _read(folder / EXPORTED)
     parts = [printable(str(manifest.get(key, "?"))) for key in ("encoder", "decoder")]
     shown = manifest.get("parameters")
-    return [*parts, f"{shown:,}" if isinstance(shown, int) else "?", _megabytes(folder)]
-
-
-def _megabytes(folder: Path) -> str:
-    """What the model's files take on disk, without what its training run left beside them."""
-    from sightline.nn.hub import FILES as KNOWN
-
-    files = [*map(folder.joinpath, KNOWN), *shards(folder)]
-    return f"{sum(path.stat().st_size for path in files if path.is_file()) / 1e6:.1f}"
+    return [*parts, f"{shown:,}" if isinstance(shown, int) else "?"]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -326,9 +326,10 @@ def load(
     if runtime not in RUNTIMES:
         raise ConfigError(f"runtime is {runtime!r}{nearest(runtime, RUNTIMES)}; give {', '.join(RUNTIMES)}")
     captioner = _load([resolve(name) for name in names or (DEFAULT_MODEL,)], str(device), runtime, datastore)
-    if len(captioner.backends) > 1:  # here and not in `_load`: other processes of a job need not repeat it
+    reason = "several models" if len(captioner.backends) > 1 else "with a datastore" if captioner.retriever else ""
+    if reason:  # here and not in `_load`: other processes of a job need not repeat it
         marked = "only photos unlike the training photos are" if any(captioner.calibrations) else "no photo is"
-        log.info("several models: confidence is uncalibrated, and %s marked unsure", marked)
+        log.info("%s: confidence is uncalibrated, and %s marked unsure", reason, marked)
     return captioner
 
 

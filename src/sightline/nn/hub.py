@@ -82,6 +82,12 @@ def fetch(name: str, revision: str | None = None) -> Path:
     return folder
 
 
+def model_size(folder: Path) -> int:
+    """Bytes of a model's files on disk, without what its training run left beside them."""
+    files = [*map(folder.joinpath, FILES), *shards(folder)]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def resolve(name: str | Path) -> Path:
     """Where a model lies: a folder, a shipped model's name, or a hub name (``owner/model``), fetched if need be.
 

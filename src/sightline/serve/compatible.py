@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from sightline import __version__
 from sightline.errors import ImageError
+from sightline.nn.hub import model_size
 from sightline.serve.middleware import AsciiJSON
 from sightline.serve.schemas import LIMITS, error_line
 from sightline.serve.uploads import Upload, decode_photo, limited_body, too_many_photos
@@ -341,13 +342,12 @@ class Compatible:
         return hashlib.sha256("\n".join(self.service.work.captioner.signatures()).encode()).hexdigest()
 
     async def tags(self, request: Request) -> Response:
-        captioner = self.service.work.captioner
-        files = [file for folder in captioner.folders if folder for file in folder.iterdir() if file.is_file()]
+        folders = [folder for folder in self.service.work.captioner.folders if folder]
         model = {
             "name": self.name,
             "model": self.name,
             "modified_at": self._modified(),
-            "size": sum(file.stat().st_size for file in files),
+            "size": sum(map(model_size, folders)),
             "digest": await self.service.in_pool(lambda: self.digest),
             "details": self._details(),
         }
