@@ -9,12 +9,13 @@ import pytest
 import torch
 from decoder_cases import CELLS, LENGTH, VARIANTS, VOCABULARY, build, close, photos, words
 from torch import Tensor
+from torch.nn import functional as F
 
 from sightline.decoding.hypotheses import DecoderState
 from sightline.errors import ConfigError
 from sightline.nn.checkpoint import CaptionModel
 from sightline.nn.decoders import DECODERS, Decoder, build_decoder
-from sightline.nn.decoders.transformer import Attention, DecoderBlock, EncoderBlock
+from sightline.nn.decoders.transformer import Attention, DecoderBlock, EncoderBlock, plain_attention
 from sightline.nn.encoders import build_encoder
 from sightline.types import ImageFeatures
 
@@ -43,6 +44,27 @@ def test_every_registered_decoder_is_among_the_variants() -> None:
 
 
 # Forward and step
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_plain_attention_equals_the_fused_kernel(causal: bool) -> None:
+    query, keys, values = (torch.randn(2, 4, 5, 8) for _ in range(3))
+    fused = F.scaled_dot_product_attention(query, keys, values, is_causal=causal)
+    assert close(plain_attention(query, keys, values, is_causal=causal), fused)
+
+
+def test_training_in_bfloat16_learns_what_float32_learns() -> None:
+    """Its gradients come from plain attention, those of float32 from the fused kernel."""
+    attention, x = Attention(8, 2), torch.randn(2, 5, 8)
+    gradients = []
+    for bfloat16 in (False, True):
+        attention.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            output = attention(x, *attention.keys_values(x))
+        output.float().square().sum().backward()
+        gradients.append([parameter.grad for parameter in attention.parameters()])
+    for exact, rounded in zip(*gradients):
+        assert F.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.99
 
 
 @torch.no_grad()
