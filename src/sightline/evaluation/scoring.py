@@ -236,6 +236,7 @@ def score_results(
     )
     where = [name, f"images:{len(examples)}"]
     chair = wants_chair([example.objects for example in examples], metrics)
+    check_same(captions, {example.name: example for example in examples})  # before a word about the metrics
     return _score(captions, examples, where, ["captions:given"], build(metrics), chair, resamples)
 
 
