@@ -129,6 +129,23 @@ def test_a_bad_photo_that_is_deleted_is_no_failure_any_more(folder: Path, captio
     assert not (folder.parent / "c.errors.csv").exists()
 
 
+def test_bad_photos_of_a_folder_that_cannot_be_listed_are_not_taken_for_deleted(
+    folder: Path, captioner: Captioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, "more/a.jpg", b"words")
+    assert run(folder, captioner).failed == 1
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if path == str(folder / "more"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert run(folder, captioner).failed == 1
+    assert sources(folder.parent / "c.errors.csv") == ["a.jpg"]
+
+
 def test_a_photo_that_differs_in_its_suffix_gets_a_sidecar_of_its_own(folder: Path, captioner: Captioner) -> None:
     put(folder, "a.jpg")
     run(folder, captioner, lambda: put(folder, "a.png"), sidecars=True, include_unsure=True)

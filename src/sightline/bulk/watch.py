@@ -122,7 +122,7 @@ class Arrivals:
     def scan(self) -> list[str]:
         """Photos whose file is complete: it has not changed since the last scan, or for `SETTLED` seconds.
 
-        Failures of photos that are gone are dropped.
+        Failures of photos that are gone are dropped, unless a folder cannot be listed: its photos may be there.
         """
         ready, growing = [], dict[str, Stamp]()
         unreadable: list[OSError] = []
@@ -156,7 +156,7 @@ class Arrivals:
             if error.filename not in self.reported:
                 self.reported.add(error.filename)
                 log.error("error: %s cannot be listed: %s", self.name(error.filename), error.strerror)
-        if gone:
+        if gone and not unreadable:
             self.table.drop_failures(gone)
         self.growing = growing
         return ready
