@@ -18,7 +18,7 @@ from serving import run_async
 
 from sightline.cli import run
 from sightline.engine.captioner import load
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, SightlineError
 from sightline.io.model_files import file_hash
 from sightline.nn.hub import DEFAULT_MODEL
 from sightline.serve.browser import MODEL_FILES, PAGE, copy_model, copy_page, find_browser_model, has_small_graphs
@@ -172,6 +172,9 @@ def test_the_default_model_s_own_graphs_need_no_export(tmp_path: Path, monkeypat
     assert run(["export", "default", "--web", str(tmp_path / "site")]) == 0
     copied = {path.name for path in (tmp_path / "site/model").iterdir()}
     assert copied == {*MODEL_FILES, "README.md"}
+    with pytest.raises(SightlineError, match="cannot write"):
+        copy_model(tmp_path / "site/model", tmp_path / "site/model")
+    assert {path.name for path in (tmp_path / "site/model").iterdir()} == copied
     uncalibrated = tmp_path / "uncalibrated"
     shutil.copytree(DEFAULT_MODEL, uncalibrated, ignore=shutil.ignore_patterns("confidence.json"))
     copy_model(tmp_path / "site/model", uncalibrated)

@@ -195,10 +195,11 @@ def _write(folder: Path, checkpoint: Checkpoint, files: dict[str, GraphFile], pr
         ]:
             renames.enter_context(atomic_path(folder / name)).write_bytes(content)
         if source.resolve() != folder.resolve():
-            (folder / "confidence.json").unlink(missing_ok=True)  # an earlier export's model may have been calibrated
             for name in SIDECARS:
                 if (source / name).is_file():
                     write_atomically(folder / name, (source / name).read_bytes())
+            if not (source / "confidence.json").is_file():  # an earlier export's model may have been calibrated
+                (folder / "confidence.json").unlink(missing_ok=True)
         (folder / MANIFEST).unlink(missing_ok=True)  # it comes back last: the stack renames in reverse order
     return manifest
 

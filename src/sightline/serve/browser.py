@@ -73,10 +73,11 @@ def copy_model(folder: Path, model: Path) -> Manifest:
     manifest = Manifest.read(model)
     with writing(folder):
         make_folder(folder)
-        (folder / "confidence.json").unlink(missing_ok=True)  # an earlier model may have been calibrated, this one not
         for name in (*MODEL_FILES, "README.md"):
             if (model / name).is_file() and (name != WEIGHTS or manifest.shares_weights):
                 shutil.copyfile(model / name, folder / name)
+        if not (model / "confidence.json").is_file():  # an earlier model may have been calibrated, this one is not
+            (folder / "confidence.json").unlink(missing_ok=True)
     return manifest
 
 
@@ -126,7 +127,7 @@ def find_browser_model(captioner: Captioner) -> BrowserModel:
     folder = captioner.folders[0]
     if shards(folder):
         return BrowserModel(
-            reason="This model's weights are in shards, as only large ones should be: it runs on the server alone."
+            reason="This model's weights are in shards, which the page cannot read: it runs on the server alone."
         )
     if has_small_graphs(folder) or not (folder / WEIGHTS).is_file():
         return BrowserModel(folder)
