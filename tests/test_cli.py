@@ -228,10 +228,17 @@ def test_all_faults_of_a_recipe_come_at_once_with_the_nearest_names(command: Com
     changes = ("training.epoch=3", "decoder.name=transfomer", "training.batch_size=0", "nonsense")
     options = [part for change in changes for part in ("--set", change)]
     outcome = command("recipes", "check", recipe, *options)
-    assert (outcome.code, outcome.out, len(outcome.complaints)) == (1, "", 1)
+    assert (outcome.code, outcome.out, len(outcome.complaints)) == (1, "", 4)
+    assert all(line.startswith(f"error: {recipe}: ") for line in outcome.complaints)
     for words in ("'epochs'", "'transformer'", "batch_size", "'nonsense'"):
         assert words in outcome.err
     assert command("train", recipe, "--data", "x", *options).code == 2
+
+
+def test_a_recipe_of_an_unknown_encoder_is_not_fine(command: Command):
+    outcome = command("recipes", "check", "own-photos", "--set", "encoder.name=resnet51")
+    assert (outcome.code, outcome.out, len(outcome.complaints)) == (1, "", 1)
+    assert outcome.err.startswith("error: own-photos: unknown encoder 'resnet51' (did you mean ")
 
 
 def test_train_then_list_then_resume(
@@ -418,3 +425,14 @@ def test_doctor_flags_a_collapsed_model_and_a_bad_photo(
     assert "red_circle_white.jpg" in asked and "Python 3" in installation and "Python 3" not in asked
     missing = command("doctor", "--data", tmp_path / "none", "--model", own_model)
     assert (missing.code, "give --data" in missing.out) == (1, False)
+
+
+def test_doctor_says_that_a_dataset_has_no_val_photos(
+    command: Command, tiny_model: Path, tiny_flickr8k: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    table = tiny_flickr8k / "Flicker8k_Dataset" / "captions.csv"
+    table.write_text("image,caption,split\nred_circle_white.jpg,a red circle,train\n")
+    outcome = command("doctor", "--data", table, "--model", tiny_model)
+    faults = [line for line in outcome.out.splitlines() if line.startswith("fault")]
+    assert faults == ["fault there are no val photos: put some photos in the val split, training needs them"]

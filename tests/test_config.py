@@ -77,6 +77,15 @@ def test_all_faults_are_reported_at_once_with_the_nearest_names() -> None:
         (SMALL | {"titel": "x"}, "unknown key 'titel' (did you mean 'title'?)"),
         (SMALL | {"training": {"learning_rate": float("inf")}}, "training.learning_rate"),
         (SMALL | {"objective": {"name": "distillation"}}, "objective.teacher is missing"),
+        (
+            SMALL | {"encoder": {"name": "patches", "patch_size": 7}},
+            "recipe: encoder.patch_size=7 does not divide encoder.image_size=128",
+        ),
+        (SMALL | {"encoder": {"name": "patches", "heads": 3}}, "encoder.heads=3 does not divide encoder.width=128"),
+        (
+            PRETRAINED | {"decoder": {"name": "transformer", "width": 250}},
+            "decoder.heads=8 does not divide decoder.width=250",
+        ),
     ],
 )
 def test_a_fault_names_its_place(values: dict[str, Any], fault: str) -> None:
@@ -238,6 +247,7 @@ def test_a_saved_part_is_held_to_a_recipes_rules_without_conversion() -> None:
     for section, values, fault in (
         ("decoder", {"name": "transformer", "width": "8"}, "decoder.width: input should be a valid integer, got '8'"),
         ("decoder", {"name": "transformer", "pooled": 1}, "decoder.pooled"),
+        ("decoder", {"name": "transformer", "heads": 3}, "decoder.heads=3 does not divide decoder.width=256"),
         ("decoder", {"name": "lstm", "size": 1}, "unknown key 'decoder.size'"),
         ("encoder", {"name": "patches", "blocks": True}, "encoder.blocks"),
         ("encoder", {"name": "vgg19", "options": []}, "encoder.options"),

@@ -354,8 +354,3 @@ def test_tied_output_weights_are_the_words_vectors() -> None:
     assert count(free) - count(tied) == VOCABULARY * 8
     with pytest.raises(ConfigError, match=r"tie_output needs word vectors of decoder\.width=8, they have 3"):
         build(VARIANTS["transformer with tied output"] | {"word_dimension": 3})
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"decoder\.heads=3 does not divide decoder\.width=8"):
-        build(VARIANTS["transformer"] | {"heads": 3})

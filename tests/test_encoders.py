@@ -342,11 +342,14 @@ def test_an_option_the_architecture_does_not_have_is_refused() -> None:
         build_encoder("alexnet", options={"stride_in_1x1": True})
 
 
-def test_patches_that_do_not_fill_the_photo_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"encoder\.patch_size=7 does not divide encoder\.image_size=128"):
-        build_encoder("patches", patch_size=7)
-    with pytest.raises(ConfigError, match=r"encoder\.heads=3 does not divide encoder\.width=128"):
-        build_encoder("patches", heads=3)
+def test_an_encoder_that_does_not_take_what_a_recipe_gives_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TinyConv(Encoder):
+        def __init__(self, name: str, image_size: int = 32):
+            raise AssertionError
+
+    monkeypatch.setitem(ENCODERS, "tiny-conv", TinyConv)
+    with pytest.raises(ConfigError, match=r"'tiny-conv' cannot be built: TinyConv got an unexpected .* 'weights'; CON"):
+        build_encoder("tiny-conv", weights="random", image_size=32)
 
 
 def test_the_preprocessing_belongs_to_the_weights() -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from sightline.data import load_dataset
 from sightline.engine.captioner import load
-from sightline.errors import ConfigError, DataError, SightlineError
+from sightline.errors import ConfigError, DataError, ImageError, SightlineError
 from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.tokenizers.base import normalise
 from sightline.training.setup import build_parts, photos_of
@@ -136,6 +136,13 @@ def _wait_for_change(path: Path, process: subprocess.Popen) -> bool:
     return False
 
 
+def test_a_recipe_is_given_by_its_name_or_path(tiny_flickr8k, tmp_path):
+    (tmp_path / "tiny.toml").write_text(parse_recipe(TINY, ["training.epochs=1"]).to_toml())
+    assert train(tmp_path / "tiny.toml", tiny_flickr8k, tmp_path / "run")["epoch"] == 0
+    with pytest.raises(ConfigError, match="did you mean 'own-photos'"):
+        train("own-photo", tiny_flickr8k, tmp_path / "other")
+
+
 def test_a_finished_run_resumed_stays_as_it_is(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
@@ -189,6 +196,14 @@ def test_drawing_from_random_weights_is_warned_of(tiny_flickr8k, tmp_path, caplo
     assert "begins with random weights: --set training.init=FOLDER" in caplog.text
 
 
+@pytest.mark.parametrize(("layers", "warned"), [("frozen", True), ("layer4", False)])
+def test_random_weights_that_stay_frozen_are_warned_of(layers: str, warned: bool, tiny_flickr8k, caplog):
+    encoder = {"name": "resnet50", "weights": "random", "image_size": 32, "train": layers}
+    build_parts(parse_recipe(TINY | {"encoder": encoder}), load_dataset(tiny_flickr8k))
+    line = "encoder 'resnet50' is frozen with random weights: --set encoder.train=all trains it"
+    assert (line in caplog.messages) == warned
+
+
 def test_self_critical_training_counts_objects_that_labelled_photos_lack(tiny_flickr8k, tmp_path, caplog):
     """A model that says "dog" of every photo: half of them have labels, and no dog."""
     dataset = load_dataset(tiny_flickr8k)
@@ -230,6 +245,25 @@ def test_a_run_whose_title_was_edited_is_resumed(tiny_flickr8k, tmp_path):
     train(parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run")
     train(parse_recipe(TINY | {"title": "tiny"}, ["training.epochs=1"]), tiny_flickr8k, tmp_path / "run", resume=True)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]["title"] == "tiny"
+
+
+@pytest.mark.parametrize("other", ["zyzzyx", "two words"])
+def test_a_run_is_not_resumed_with_captions_of_other_words(other, tiny_flickr8k, tmp_path):
+    recipe, table = parse_recipe(TINY, ["training.epochs=1"]), tiny_flickr8k / "Flickr8k_text" / "Flickr8k.token.txt"
+    train(recipe, tiny_flickr8k, tmp_path / "run")
+    before = (tmp_path / "run" / "tokenizer.json").read_bytes()
+    table.write_text(table.read_text().replace("circle ", f"{other} "))
+    with pytest.raises(ConfigError, match=r"the captions have changed since .* or choose another --output"):
+        train(recipe, tiny_flickr8k, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == before
+
+
+def test_a_state_without_its_tokens_is_resumed(tiny_flickr8k, tmp_path):
+    recipe = parse_recipe(TINY, ["training.epochs=1"])
+    trainer = Trainer(recipe, load_dataset(tiny_flickr8k), tmp_path / "run")
+    del trainer.progress["tokens"]  # as before they were kept
+    trainer.run()
+    train(recipe, tiny_flickr8k, tmp_path / "run", resume=True)
 
 
 # -- several processes ------------------------------------------------------------------------------------------------
@@ -303,6 +337,13 @@ def test_a_dataset_without_captions_is_refused(tmp_path):
     (tmp_path / "captions.csv").write_text("image,caption\n")
     with pytest.raises(DataError):
         train(parse_recipe(TINY), tmp_path, tmp_path / "run")
+
+
+def test_a_photo_that_does_not_open_names_the_command_that_lists_all(tiny_flickr8k, tmp_path):
+    (tiny_flickr8k / "Flicker8k_Dataset" / "red_circle_white.jpg").write_bytes(b"no")
+    message = r"red_circle_white\.jpg.* is not an image: .*; `sightline doctor --data DATASET` lists all such photos"
+    with pytest.raises(ImageError, match=message):
+        train(parse_recipe(TINY), tiny_flickr8k, tmp_path / "run")
 
 
 # -- choices ----------------------------------------------------------------------------------------------------------

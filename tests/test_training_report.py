@@ -18,7 +18,8 @@ from sightline.errors import SightlineError
 from sightline.recipes.config import load_recipe
 from sightline.training import report
 from sightline.training.report import Chart, make_charts, ticks, word_confusions, word_shares
-from sightline.training.trainer import Trainer
+from sightline.training.state import gain
+from sightline.training.trainer import Trainer, train
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,15 @@ def test_a_run_leaves_a_page_even_if_it_fails(run: Path) -> None:
     with Image.open(run / "samples.png") as picture:
         assert picture.height > picture.width / 2, "both val photos, one below the other"
     assert len(read_results(run / "val_captions.json")) == 2
+
+
+def test_a_page_shows_the_model_that_a_run_started_from(run: Path, tiny_flickr8k_kept: Path, tmp_path: Path) -> None:
+    changes = [f"training.init={run}", "training.metric=bleu_1"]
+    best = train(load_recipe(str(run.parent / "tiny.toml"), changes), tiny_flickr8k_kept, tmp_path / "next")
+    start = json.loads((tmp_path / "next" / "metrics.json").read_text())["start"]
+    page = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")
+    assert gain(start, best, "bleu_1") in page
+    assert page.count('<circle cx="') == 2 * 1 + 4 * 2, "scores before the first epoch, too"
 
 
 def test_a_report_that_fails_is_one_line(
@@ -100,6 +110,7 @@ def test_charts_take_what_the_history_has() -> None:
     assert losses.curves == {"train": [(1, 3.0), (2, 2.0)]}
     assert scores.curves == {"CIDEr-D": [(1, 50.0)]}
     assert reward.curves == {}
+    assert all(chart.title.isascii() for chart in (losses, scores, reward)), "Pillow's own type lacks other signs"
     assert report.chart_svg(scores).count("<circle") == 1, "one epoch makes a chart, too"
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,7 @@ from sightline.cli.console import (
     percent,
     score_label,
 )
-from sightline.errors import ConfigError, require
+from sightline.errors import ConfigError, missing_packages, require
 from sightline.io.files import counted, printable
 
 
@@ -200,19 +201,40 @@ def check(
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Check recipes and report every fault. Nothing is trained."""
-    from sightline.recipes.config import load_recipe, recipe_names
+    """Check recipes' keys and values, and report every fault of these. Nothing is trained."""
+    from sightline.recipes.config import recipe_names
 
     failed = False
     for name in names or recipe_names():
-        try:
-            load_recipe(name, overrides or ())
+        faults = _faults(name, overrides or ())
+        for fault in faults:
+            complain(f"error: {fault}")
+        if not faults:
             typer.echo(f"{name}: fine")
-        except ConfigError as error:
-            complain(f"error: {error}")
-            failed = True
+        failed = failed or bool(faults)
     if failed:
         raise typer.Exit(1)
+
+
+def _faults(name: str, overrides: Iterable[str]) -> list[str]:
+    """The faults of a recipe. The encoder's name is looked up only where timm is installed."""
+    from sightline.recipes.config import RecipeError, load_recipe
+
+    try:
+        recipe = load_recipe(name, overrides)
+    except RecipeError as error:
+        return [f"{name}: {fault}" for fault in error.faults]
+    except ConfigError as error:
+        return [str(error)]
+    if missing_packages("train"):
+        return []
+    from sightline.nn.encoders import check_encoder_name
+
+    try:
+        check_encoder_name(recipe.encoder.name)
+    except ConfigError as error:
+        return [f"{name}: {error}"]
+    return []
 
 
 retrieval = typer.Typer(name="retrieval", help="Build a retrieval datastore of your own captioned photos.")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 RUN = "run.json"  # what a training run writes first
+RUN_PICTURES = CURVES, SAMPLES = ("curves.png", "samples.png")  # what it draws
 SHARD = 40_000_000  # bytes of it in one shard: hosts of repositories warn from 50 MB on
 SCALE = ".scale"  # ends the name of an int8 matrix' scales, one for each row
 LARGEST_JSON = 64 * 2**20

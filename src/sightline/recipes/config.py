@@ -9,10 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from sightline.errors import ConfigError, nearest
 
@@ -37,6 +37,11 @@ class Section(BaseModel):
     def options(self) -> dict[str, Any]:
         """Keyword arguments for the part this section names."""
         return self.model_dump(exclude={"name"})
+
+
+def _check_divides(part: str, small: int, whole: str, large: int) -> None:
+    if large % small:
+        raise ValueError(f"{part}={small} does not divide {whole}={large}")
 
 
 class DataSection(Section):
@@ -88,6 +93,12 @@ class PatchEncoder(Section):
     train: Literal["all"] = "all"
     learning_rate: Positive | None = None
 
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        _check_divides("encoder.patch_size", self.patch_size, "encoder.image_size", self.image_size)
+        _check_divides("encoder.heads", self.heads, "encoder.width", self.width)
+        return self
+
     def options(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name", "train", "learning_rate"})
 
@@ -123,6 +134,11 @@ class TransformerDecoder(Section):
     photo_blocks: Annotated[int, Field(ge=0, le=100)] = 0  # self-attention over the photo's cells before the words'
     # A map shows how much each cell adds to a word, or how much of that speaks for the word.
     attention_maps: Literal["norms", "evidence"] = "evidence"
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        _check_divides("decoder.heads", self.heads, "decoder.width", self.width)
+        return self
 
 
 class EmbeddingSection(Section):
@@ -232,6 +248,17 @@ Objective = Annotated[
 ]
 
 
+class RecipeError(ConfigError):
+    """All faults of one recipe."""
+
+    def __init__(self, source: str, faults: list[str]):
+        super().__init__(source, faults)
+        self.source, self.faults = source, faults
+
+    def __str__(self) -> str:
+        return f"{self.source}: {'; '.join(self.faults)}"
+
+
 class Recipe(Section):
     """One system, standing alone."""
 
@@ -326,7 +353,7 @@ def parse_recipe(values: Mapping[str, Any], overrides: Iterable[str] = (), sourc
     except ValidationError as error:
         faults += [_fault(item, merged) for item in error.errors()]
     if faults:
-        raise ConfigError(f"{source}: " + "; ".join(faults))
+        raise RecipeError(source, faults)
     return recipe
 
 
@@ -386,6 +413,8 @@ def _fault(item: Any, values: Mapping[str, Any]) -> str:
         got = item["input"].get("name") if isinstance(item["input"], Mapping) else item["input"]
         key = f"{key}.name" if item["type"] == "union_tag_invalid" else key
         return f"{key} is {got!r}{nearest(str(got), expected)}; choose from {', '.join(expected)}"
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
     if item["type"] == "missing":
         return f"{key} is missing"
     if item["type"] == "union_tag_not_found":

@@ -24,8 +24,9 @@ from sightline.engine.captioner import load
 from sightline.evaluation.metrics import prepare
 from sightline.io.files import atomic_path, counted, write_atomically
 from sightline.io.html import jpeg_url, render_html
+from sightline.io.model_files import CURVES, SAMPLES
 from sightline.tokenizers.content_words import FUNCTION_WORDS
-from sightline.training.state import read_history
+from sightline.training.state import gain, read_history
 from sightline.types import METRIC_NAMES, Failure
 
 log = logging.getLogger("sightline.training")
@@ -59,23 +60,31 @@ STYLE = """
 """
 
 
-def try_report(folder: Path, examples: Sequence[Example]) -> None:
+def try_report(
+    folder: Path, examples: Sequence[Example], start: dict[str, Any] | None = None, metric: str = "cider"
+) -> None:
     """Write the report, or log why not: a picture never ends a training."""
     try:
         with torch.random.fork_rng(devices=[]):  # building the model again draws random numbers
-            write_report(folder, examples)
+            write_report(folder, examples, start, metric)
     except Exception as error:  # whatever it is, the model is saved
         log.warning("no report of this run: %s: %s", type(error).__name__, error)
         log.debug("the traceback", exc_info=True)
 
 
-def write_report(folder: Path, examples: Sequence[Example]) -> None:
-    """Write the page and the picture of the curves; ``examples`` are the val photos that the run is scored on."""
+def write_report(
+    folder: Path, examples: Sequence[Example], start: dict[str, Any] | None = None, metric: str = "cider"
+) -> None:
+    """Write the page and the picture of the curves.
+
+    ``examples`` are the val photos that the run is scored on, ``start`` the scores of the model that it started from.
+    """
     history = read_history(folder)
     if not history:
         return
-    charts = [chart for chart in make_charts(history) if chart.curves]
-    with atomic_path(folder / "curves.png") as temporary:
+    before = [{"epoch": -1, **start}] if start else []  # drawn as epoch 0
+    charts = [chart for chart in make_charts([*before, *history]) if chart.curves]
+    with atomic_path(folder / CURVES) as temporary:
         draw_charts(charts).save(temporary, "PNG")
     captions = read_results(folder / CAPTIONS) if (folder / CAPTIONS).is_file() else {}
     shown = [example for example in examples if example.name in captions]
@@ -83,6 +92,7 @@ def write_report(folder: Path, examples: Sequence[Example]) -> None:
     scores = [f"{METRIC_NAMES[key]} {100 * best[key]:.1f}" for key in ("cider", "bleu_4") if key in best]
     facts = [counted(len(history), "epoch"), f"{history[-1]['minutes']:g} minutes"]
     facts += [f"best: epoch {best['epoch'] + 1}" + (f" with val {', '.join(scores)}" if scores else "")] if best else []
+    facts += [gain(start, best, metric)] if start and best else []
     name = folder.resolve().name
     body = (
         f'<div class="report">\n<h1>{escape(name)}</h1>\n<p class="quiet">{escape(" · ".join(facts))}</p>\n'
@@ -139,7 +149,7 @@ def make_charts(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
     scores = {key: METRIC_NAMES[key] for key in ("cider", "bleu_4", "rouge_l", "bleu_1")}
     return [
         Chart("Loss per token (negative log-likelihood)", curves({"train_nll": "train", "val_nll": "val"})),
-        Chart("Scores on val, ×100", curves(scores, 100)),
+        Chart("Scores on val, times 100", curves(scores, 100)),
         Chart("Reward in training", curves({"train_reward": "reward"})),
     ]
 
@@ -240,7 +250,7 @@ def _samples(folder: Path, examples: Sequence[Example]) -> str:
             f'<p class="quiet">{escape(example.name)}</p></figcaption></figure>'
         )
     if pictures:
-        with atomic_path(folder / "samples.png") as temporary:
+        with atomic_path(folder / SAMPLES) as temporary:
             stacked(pictures).save(temporary, "PNG")
     return f'<h2>Captions of val photos</h2>\n<div class="samples">{"".join(figures)}</div>\n'
 

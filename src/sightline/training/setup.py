@@ -25,7 +25,7 @@ from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, l
 from sightline.nn.decoders import build_decoder, build_embedding
 from sightline.nn.encoders import build_encoder
 from sightline.nn.hub import resolve
-from sightline.recipes.config import Distillation, Recipe
+from sightline.recipes.config import Distillation, PretrainedEncoder, Recipe
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective
@@ -125,6 +125,10 @@ def build_parts(recipe: Recipe, dataset: Dataset, process: int = 0, processes: i
             "--set training.init=FOLDER begins with a trained one's",
             recipe.objective.name,
         )
+    encoder = recipe.encoder
+    random = isinstance(encoder, PretrainedEncoder) and encoder.weights == "random" and encoder.train == "frozen"
+    if random and not recipe.training.init and recipe.data.text is None:
+        log.warning("encoder %r is frozen with random weights: --set encoder.train=all trains it", encoder.name)
     tokenizer = build_tokenizer(recipe, dataset)
     decoding_of(recipe, tokenizer)  # before hours of training, not after them
     model = build_model(recipe, tokenizer)

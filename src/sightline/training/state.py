@@ -7,6 +7,7 @@ counters, the schedule and scores are JSON in the file's metadata. No pickle.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import random
@@ -23,6 +24,7 @@ from sightline.errors import CheckpointError, ConfigError, install_command, near
 from sightline.io.files import cause, write_atomically, writing
 from sightline.nn.checkpoint import read_tensors, save_tensors
 from sightline.recipes.config import differences
+from sightline.tokenizers import Tokenizer
 from sightline.training.optimization import AveragedWeights, Schedule
 from sightline.types import METRIC_NAMES
 
@@ -71,13 +73,21 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     average: AveragedWeights | None,
-    recipe: dict[str, Any],
+    fresh: dict[str, Any],
 ) -> dict[str, Any]:
-    """Restore everything; returns the run's progress. `ConfigError` where the run has another recipe."""
+    """Restore everything; returns the run's progress.
+
+    ``fresh`` is the progress of a new run: `ConfigError` where its recipe or its tokens are others.
+    """
     tensors, metadata = read_tensors(path)
     try:
         facts = json.loads(metadata["facts"])
-        _check_recipe(path.parent, facts["progress"]["recipe"], recipe)
+        _check_recipe(path.parent, facts["progress"]["recipe"], fresh["recipe"])
+        if facts["progress"].get("tokens", fresh["tokens"]) != fresh["tokens"]:  # states of before have none
+            raise ConfigError(
+                f"the captions have changed since {path.parent} was begun, and with them the vocabulary: resume with "
+                "the same captions or choose another --output"
+            )
         kept = _kept(step)
         weights = {name.removeprefix("weights/"): t for name, t in tensors.items() if name.startswith("weights/")}
         if set(kept) != set(weights):
@@ -105,7 +115,7 @@ def load_state(
         version, numbers, gauss = facts["random"]
         random.setstate((version, tuple(numbers), gauss))
         np.random.set_state(tuple(facts["numpy"]))  # noqa: NPY002
-        return facts["progress"]
+        return fresh | facts["progress"]
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} cannot be resumed from: {error}") from None
 
@@ -116,6 +126,11 @@ def _check_recipe(folder: Path, begun: dict[str, Any], recipe: dict[str, Any]) -
             f"{folder} was begun with other settings: {', '.join(differ)}; resume with the same recipe and the same "
             "--set options"
         )
+
+
+def tokens_digest(tokenizer: Tokenizer) -> str:
+    """A hash of the tokens in their order: weights belong to these words alone."""
+    return hashlib.sha256(json.dumps(tokenizer.tokens).encode()).hexdigest()[:16]
 
 
 def _kept(step: nn.Module) -> dict[str, Tensor]:

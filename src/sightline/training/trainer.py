@@ -24,14 +24,14 @@ from sightline.data.loader import Batch
 from sightline.data.reading import write_results
 from sightline.engine.captioner import Captioner
 from sightline.engine.torch_backend import TorchBackend
-from sightline.errors import ConfigError, SightlineError
+from sightline.errors import ConfigError, ImageError, SightlineError
 from sightline.evaluation.metrics import score
 from sightline.io.files import counted, write_atomically
 from sightline.io.model_files import RUN
 from sightline.io.progress import duration, track
 from sightline.nn.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sightline.nn.hub import resolve
-from sightline.recipes.config import Recipe
+from sightline.recipes.config import Recipe, load_recipe
 from sightline.training.objectives.base import token_losses
 from sightline.training.optimization import AveragedWeights, Schedule, build_optimizer
 from sightline.training.report import CAPTIONS, try_report
@@ -45,6 +45,7 @@ from sightline.training.state import (
     save_state,
     scores_line,
     start_tracker,
+    tokens_digest,
 )
 
 log = logging.getLogger("sightline.training")
@@ -52,7 +53,7 @@ QUICK_METRICS = ("bleu", "rouge", "cider")
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | str | Path,
     data: str | Path | Dataset | Sequence[str | Path],
     output: str | Path,
     resume: bool = False,
@@ -61,13 +62,18 @@ def train(
 ) -> dict[str, Any]:
     """Train a recipe on a dataset, or several, into a model folder; returns the best epoch's record.
 
+    ``recipe`` is a recipe's name, such as "own-photos", a .toml file, or what `load_recipe` makes of either.
     ``tracker`` is "wandb" or "mlflow", where the curves are shown, too.
     """
     check_tracker(tracker)
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe))
     paths = [data] if isinstance(data, str | Path) else data
     dataset = paths if isinstance(paths, Dataset) else load_datasets(paths, format)
     log.info("%s", dataset.report.without_notes())
-    return Trainer(recipe, dataset, Path(output), resume, tracker).run()
+    try:
+        return Trainer(chosen, dataset, Path(output), resume, tracker).run()
+    except ImageError as error:
+        raise ImageError(f"{error}; `sightline doctor --data DATASET` lists all such photos") from None
 
 
 class Trainer:
@@ -100,7 +106,7 @@ class Trainer:
         self.average = AveragedWeights(self.model, self.settings.average) if self.settings.average else None
         self.progress: dict[str, Any] = {
             "epoch": 0, "batch": 0, "updates": 0, "best": None, "best_epoch": -1, "bad": 0, "seconds": 0.0,
-            "sums": {}, "finished": False, "recipe": recipe.to_dict(),
+            "sums": {}, "finished": False, "recipe": recipe.to_dict(), "tokens": tokens_digest(self.tokenizer),
         }  # fmt: skip
         self.interrupted = False
         if resume and self._state_path.exists():
@@ -122,7 +128,7 @@ class Trainer:
             return self._run()
         finally:
             if self.accelerator.is_main_process:
-                try_report(self.output, self.parts.val_examples)
+                try_report(self.output, self.parts.val_examples, self.progress.get("start"), self.settings.metric)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
 
@@ -308,6 +314,8 @@ class Trainer:
                     "val": record, "parameters": every, "trained": trained, "seed": self.settings.seed,
                     "train_photos": len(self.parts.references),
                 }  # fmt: skip
+                if "start" in self.progress:
+                    facts["start"] = self.progress["start"]
                 save_checkpoint(self.output, self.parts.checkpoint(facts))
 
     @torch.no_grad()
@@ -405,7 +413,7 @@ class Trainer:
 
     def _resume(self) -> None:
         progress = load_state(
-            self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress["recipe"]
+            self._state_path, self.plain_step, self.optimizer, self.schedule, self.average, self.progress
         )
         self.progress = progress
         log.info("resumed at epoch %d, batch %d, after %s", progress["epoch"] + 1, progress["batch"],

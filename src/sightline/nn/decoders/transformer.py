@@ -198,8 +198,6 @@ class Transformer(Decoder):
         attention_maps: AttentionMaps = "norms",
     ):
         super().__init__()
-        if width % heads:
-            raise ConfigError(f"decoder.heads={heads} does not divide decoder.width={width}")
         if tie_output and embedding.dimension != width:
             dimension = embedding.dimension
             raise ConfigError(f"decoder.tie_output needs word vectors of decoder.width={width}, they have {dimension}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from sightline.errors import ConfigError
 from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder
 from sightline.nn.encoders.patches import Patches
-from sightline.nn.encoders.timm_model import ALIASES, TimmModel
+from sightline.nn.encoders.timm_model import ALIASES, TimmModel, find_architecture
 from sightline.nn.encoders.torchvision_cnn import NETWORKS, TorchvisionCNN
 
 ENCODERS: dict[str, type[Encoder]] = {
@@ -20,7 +22,20 @@ ENCODERS: dict[str, type[Encoder]] = {
 
 def build_encoder(name: str, **options: Any) -> Encoder:
     """A registered encoder, or any timm model by its name there."""
-    return ENCODERS.get(name, TimmModel)(name=name, **options)
+    kind = ENCODERS.get(name, TimmModel)
+    try:
+        inspect.signature(kind).bind(name=name, **options)
+    except TypeError as error:
+        raise ConfigError(
+            f"encoder {name!r} cannot be built: {kind.__name__} {error}; CONTRIBUTING.md lists what an encoder is given"
+        ) from None
+    return kind(name=name, **options)
+
+
+def check_encoder_name(name: str) -> None:
+    """Raise `ConfigError` unless the encoder is registered or timm has it."""
+    if name not in ENCODERS:
+        find_architecture(name)
 
 
 def encoder_from_spec(spec: Mapping[str, Any]) -> Encoder:

@@ -30,10 +30,6 @@ class Patches(Encoder):
         preprocess: Preprocess | None = None,
     ):
         super().__init__()
-        if image_size % patch_size:
-            raise ConfigError(f"encoder.patch_size={patch_size} does not divide encoder.image_size={image_size}")
-        if width % heads:
-            raise ConfigError(f"encoder.heads={heads} does not divide encoder.width={width}")
         self.name, self.dimension = name, width
         self.height = self.width = image_size // patch_size
         self._spec = {

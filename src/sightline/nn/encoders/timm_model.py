@@ -26,6 +26,20 @@ ALIASES = {
 DEFAULT_SIZE = {"vit_small_patch14_dinov2": 224}  # timm's own is 518: five times the work
 
 
+def find_architecture(name: str) -> str:
+    """timm's name of a network; `ConfigError` where it has none."""
+    import sightline.nn.torchvision_import  # noqa: F401, I001  timm imports torchvision; both take seconds
+    import timm
+
+    arch = ALIASES.get(name, name)
+    if not timm.is_model(arch):
+        known = [*ALIASES, *timm.list_models()]
+        raise ConfigError(
+            f"unknown encoder {name!r}{nearest(name, known)}; `sightline doctor` lists the registered ones"
+        )
+    return arch
+
+
 class TimmModel(Encoder):
     def __init__(
         self,
@@ -39,16 +53,8 @@ class TimmModel(Encoder):
         shape: tuple[int, int, int] | None = None,
     ):
         super().__init__()
-        import sightline.nn.torchvision_import  # noqa: F401, I001  timm imports torchvision; both take seconds
-        import timm
-
         self.name, self.grid, self.options = name, grid, dict(options or {})
-        arch = ALIASES.get(name, name)
-        if not timm.is_model(arch):
-            known = [*ALIASES, *timm.list_models()]
-            raise ConfigError(
-                f"unknown encoder {name!r}{nearest(name, known)}; `sightline doctor` lists the registered ones"
-            )
+        arch = find_architecture(name)
         file = None if weights in ("library", "random") else WeightsFile.read(weights)
         if preprocess:
             image_size = preprocess.size
