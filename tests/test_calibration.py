@@ -245,8 +245,8 @@ def test_calibrating_a_folder(
     code, out, err = run(capfd, "calibrate", folder, "--data", sketches, "--data", more, "--photos", 24)
     assert (code, err) == (0, "")
     assert "content words" in out
-    assert "captions, folder (12)" in out
-    assert "captions, folder-2 (12)" in out
+    assert f"captions, {sketches.name} (12)" in out
+    assert "captions, more (12)" in out
     assert out.rstrip().endswith(f"written to {folder / 'confidence.json'}")
     confidence = load(folder).confidence
     assert confidence is not None

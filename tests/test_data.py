@@ -88,7 +88,8 @@ def test_every_fault_of_flickr8k_is_reported_and_none_is_fatal(tiny_flickr8k: Pa
         "empty_caption": 1,
         "missing_image": 1,
         "escaping_name": 2,
-        "unreadable_row": 4,
+        "unreadable_row": 3,
+        "not_utf8": 1,
         "image_without_captions": 1,
         "unlisted": 1,
         "unknown_in_list": 1,
@@ -254,14 +255,19 @@ def test_errors_of_a_whole_dataset(tmp_path: Path) -> None:
         find_format("https://example.org/flickr8k")
     assert "holds no known dataset" in error_message(DataError, tmp_path)
     (tmp_path / "readme.md").touch()
-    assert "holds no known dataset" in error_message(DataError, tmp_path / "readme.md")
+    message = error_message(DataError, tmp_path / "readme.md")
+    assert "holds no known dataset" in message and "add a captions.csv (or .tsv, .jsonl) with the columns" in message
     write_csv(tmp_path / "captions.csv", [["image", "caption"], ["a.jpg", "A cat ."]])
     assert "no image lies under" in error_message(DataError, tmp_path)
     EVERY[0].draw().save(tmp_path / "b.jpg")
     message = error_message(DataError, tmp_path)
-    assert "no image has a caption" in message and "a.jpg" in message
+    EVERY[0].draw().save(tmp_path / "c.jpg")  # more images without captions than wrong names: they are not the cause
+    cause = "1 captioned image does not exist and was left out, such as a.jpg"
+    assert message.endswith(f"no image has a caption; {cause} (image paths are relative to {tmp_path})")
+    assert error_message(DataError, tmp_path) == message
     write_csv(tmp_path / "other.csv", [["x", "y"], ["a.jpg", "A cat ."]])
-    assert "names no image and caption columns" in error_message(DataError, tmp_path / "other.csv")
+    message = error_message(DataError, tmp_path / "other.csv")
+    assert "other.csv has no image and no caption column, its columns are x, y: name them" in message
     write_csv(tmp_path / "captions.csv", [["image", "caption"], ["b.jpg", "A cat ."]])
     assert "three splits need more than 1 captioned photo;" in error_message(DataError, tmp_path)
 
@@ -279,6 +285,34 @@ def test_an_emptied_split_is_fatal(tiny_flickr8k: Path) -> None:
         (tiny_flickr8k / "Flicker8k_Dataset" / drawing.name).unlink()
     message = error_message(DataError, tiny_flickr8k)
     assert message.startswith("the test split of") and "do not exist" in message
+
+
+def test_a_random_split_of_no_photos_is_not_announced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draw_all(tmp_path / "photos")
+    table = tmp_path / "mine.csv"
+    for splits in ([""], ["train"], ["train", "val"]):
+        rows = [[f"x/{d.name}", "A cat .", split] for d in EVERY for split in splits]
+        write_csv(table, [["image", "caption", "split"], *rows])
+        message = error_message(DataError, table)
+        assert re.match(rf"the train split of mine in {tmp_path} is empty: .* do not exist", message)
+    assert caplog.text == ""
+
+
+def test_one_held_out_photo_cannot_be_divided_and_this_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw_all(tmp_path)
+    rows = [[d.name, "A cat .", "train"] for d in EVERY[1:]]
+    write_csv(tmp_path / "captions.csv", [["image", "caption", "split"], *rows, [EVERY[0].name, "A cat .", "test"]])
+    assert error_message(DataError, tmp_path).startswith("the val split of")
+    assert "test was divided at random with seed 0 into 0 val and 1 test photos" in caplog.text
+
+
+def test_faults_that_cost_photos_are_named_before_others(tmp_path: Path) -> None:
+    draw_all(tmp_path)
+    rows = [[EVERY[0].name, "A cat ."]] * 3 + [["gone.jpg", "A cat ."], [EVERY[1].name, "A dog ."]]
+    write_csv(tmp_path / "captions.csv", [["image", "caption"], *rows])
+    assert "1 captioned image does not exist" in error_message(DataError, tmp_path)
 
 
 def test_random_split_is_announced_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -328,5 +362,5 @@ def test_a_dataset_here_is_told_by_its_name(
     write_csv(tiny_flickr8k / "mine.csv", [["image", "caption"], *caption_rows()])
     monkeypatch.chdir(tiny_flickr8k)
     for here in (".", "mine.csv", "Flickr8k_text/.."):
-        assert f" in {tiny_flickr8k}: 8 train" in load_dataset(here).report.title
-    assert f"{tiny_flickr8k}: train, val and test are not given" in caplog.text
+        assert f"{tiny_flickr8k}: 8 train" in load_dataset(here).report.title
+    assert f"mine in {tiny_flickr8k}: train, val and test are not given" in caplog.text

@@ -154,7 +154,7 @@ def test_all_splits_of_very_few_references_are_scored(command: Command, tmp_path
     arguments = ["score", table, "--references", tmp_path / "captions.csv", "--metrics", "rouge"]
     whole = command(*arguments, "--split", "all")
     assert (whole.code, whole.complaints) == (0, [])
-    assert f"folder:all|images:{photos}|" in whole.out
+    assert f"captions:all|images:{photos}|" in whole.out
     outcome = command(*arguments)  # a random test split cannot be drawn
     assert outcome.code == 1 and "three splits need more than" in outcome.err
 
@@ -183,7 +183,7 @@ def test_all_splits_of_sources_too_small_to_divide_are_evaluated(command: Comman
     sources = ["--data", tmp_path / "one", "--data", tmp_path / "two"]
     outcome = command("evaluate", tiny_model, *sources, "--metrics", "rouge", "--split", "all")
     assert (outcome.code, outcome.complaints) == (0, [])
-    assert "|folder+folder-2:all|images:2|" in outcome.out
+    assert "|one+two:all|images:2|" in outcome.out
     divided = command("evaluate", tiny_model, *sources, "--metrics", "rouge")
     assert divided.code == 1 and "three splits need more than" in divided.err
 

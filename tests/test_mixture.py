@@ -31,9 +31,9 @@ def test_photos_keep_the_name_of_their_source(tiny_flickr8k: Path, tmp_path: Pat
     names = [drawing.name for drawing in TRAIN]
     other = folder_of(tmp_path / "own", dict(zip(names[:3], ("train", "val", "test"))))
     mixed = load_datasets([tiny_flickr8k, other])
-    assert mixed.name == "flickr8k+folder"
-    assert Counter(example.source for example in mixed.examples("train")) == {"flickr8k": 8, "folder": 1}
-    assert mixed.examples("val")[-1].name == f"folder/{names[1]}"
+    assert mixed.name == "flickr8k+own"
+    assert Counter(example.source for example in mixed.examples("train")) == {"flickr8k": 8, "own": 1}
+    assert mixed.examples("val")[-1].name == f"own/{names[1]}"
     assert "9 train, 3 val, 3 test photos" in str(mixed.report)
 
 
@@ -45,9 +45,14 @@ def test_a_photo_held_out_in_one_source_is_not_trained_on_in_another(tiny_flickr
         shutil.copy(image, other)  # the same photos, byte by byte
     mixed = load_datasets([tiny_flickr8k, other])
     trained = {example.name for example in mixed.examples("train")}
-    assert f"folder/{shared}" not in trained and f"folder/{free}" in trained
+    assert f"own/{shared}" not in trained and f"own/{free}" in trained
     assert f"flickr8k/{last}" not in trained, "val of the second source"
-    assert "left out of train" in str(mixed.report) and f"folder/{shared}" in str(mixed.report)
+    assert "left out of train" in str(mixed.report) and f"own/{shared}" in str(mixed.report)
+
+
+def test_sources_have_names_of_their_own() -> None:
+    sets = [Dataset(name, Path(), {}, Report()) for name in ("big", "big-2", "big", "own", "own")]
+    assert mix(sets, to_train=False).name == "big+big-2+big-3+own+own-2"
 
 
 def test_a_source_without_a_train_split_is_one_line() -> None:

@@ -41,7 +41,7 @@ from sightline.bulk.job_record import check_same, read_record
 from sightline.bulk.lock import lock_output
 from sightline.bulk.outputs import check_columns, merge, to_unicode, write_captions, write_failures
 from sightline.data.shards import SHARD_SUFFIX
-from sightline.data.tables import import_parquet, read_rows
+from sightline.data.tables import import_parquet, is_part, read_rows
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import (
     SkippedFiles,
@@ -315,9 +315,8 @@ class JobFolder:
         return self.folder / "_inputs.jsonl"
 
     def _tables(self, format: str = "*") -> list[Path]:
-        """The parts on disk. A person's copies, such as ``part-000000 (copy).csv``, are none."""
-        found = self.folder.glob(f"part-*.{format}")
-        return sorted(path for path in found if path.stem.removeprefix("part-").isdecimal())
+        """The parts on disk."""
+        return sorted(path for path in self.folder.glob(f"part-*.{format}") if is_part(path))
 
     def _part(self, number: int) -> Path:
         return part_path(self.folder, self.output.format, number)

@@ -187,6 +187,9 @@ def varied(model: str | None, dataset: Dataset | None, hint: bool) -> Iterator[F
             yield "note", "give --data to check it on photos, too"
         return
     photos = [example.image for example in dataset.examples("val")[:PHOTOS]]
+    if not photos:
+        yield "fault", "there are no val photos: put some photos in the val split, training needs them"
+        return
     results = captioner.stream(photos, want_attention=False)
     captions = Counter(result.text for result in results if not isinstance(result, Failure))
     total = captions.total()

@@ -105,9 +105,11 @@ def _root(path: str | Path) -> Path:
 def _detect(root: Path) -> str:
     found = next((name for name, known in DATASETS.items() if known.detect(root)), None)
     if found is None:
+        tables = folder.table_files(root) if root.is_dir() else []
+        advice = "add a captions.csv (or .tsv, .jsonl) with the columns image,caption beside the images"
         raise DataError(
             f"{printable(root)} holds no known dataset ({', '.join(DATASETS)}): "
-            "add a captions.csv with the columns image,caption beside the images"
+            f"{folder.missing_columns(tables[0]) if tables else advice}"
         )
     return found
 

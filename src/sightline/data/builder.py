@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 from sightline.data.dataset import SPLIT_NAMES, SPLITS, Dataset, Example, Report
 from sightline.data.reading import find_file, objects, read_json, read_lines
 from sightline.errors import DataError
-from sightline.io.files import FileSlice, counted, printable, walk_images
+from sightline.io.files import FileSlice, counted, is_image_path, printable, walk_images
+from sightline.io.model_files import RUN, RUN_PICTURES
 
 log = logging.getLogger(__name__)
 Image = Path | FileSlice
+COST_PHOTOS = ("unreadable_row", "not_utf8", "escaping_name", "missing_image", "not_an_image", "empty_caption")
 
 
 class Index:
@@ -29,6 +32,9 @@ class Index:
     def escapes(self, name: str) -> bool:
         return False  # a name is only looked up, never followed
 
+    def is_other_file(self, name: str) -> bool:
+        return False
+
 
 class ImageIndex(Index):
     """The images under a folder, by path from there or by bare file name wherever they lie."""
@@ -40,6 +46,8 @@ class ImageIndex(Index):
         skipped = set(skip_folders)
         for path in walk_images(root):
             relative = path.relative_to(root)
+            if path.name in RUN_PICTURES and path.with_name(RUN).is_file():
+                continue
             if skipped.isdisjoint(relative.parts):
                 self.by_path[relative.as_posix()] = path
                 self.by_name.setdefault(path.name, []).append(path)
@@ -58,6 +66,10 @@ class ImageIndex(Index):
         """Whether a published name would lead out of the dataset's folder."""
         inside = self._inside(name)
         return ".." in inside.split("/") or inside.startswith("/") or inside[1:3] == ":/"
+
+    def is_other_file(self, name: str) -> bool:
+        """Whether a file of this name exists that does not end like an image's."""
+        return not is_image_path(name) and os.path.isfile(self.root / self._inside(name))  # noqa: PTH113 -- any text
 
     def _inside(self, name: str) -> str:
         plain = name.replace("\\", "/").removeprefix("./")
@@ -93,8 +105,11 @@ class DatasetBuilder:
         ``where`` is for the report; ``number`` tells rows with equal captions apart where a format numbers them;
         ``name`` is the example's name where that is not the file name.
         """
-        if not image.strip() or not isinstance(caption, str) or "\ufffd" in caption + image:
+        if not image.strip() or not isinstance(caption, str):
             self.report.add("unreadable_row", where)
+            return
+        if "\ufffd" in caption + image:
+            self.report.add("not_utf8", where)
             return
         path = self._locate(image.strip())
         if split and not self._publish(split, path):
@@ -138,13 +153,14 @@ class DatasetBuilder:
         }
         sizes = ", ".join(f"{len(examples[split]):,} {split}" for split in SPLITS)
         total = sum(len(example.captions) for split in SPLITS for example in examples[split])
-        self.report.title = f"{self.name} in {self.location}: {sizes} photos, {counted(total, 'caption')}"
+        self.report.title = f"{self.location}: {sizes} photos, {counted(total, 'caption')}"
         return Dataset(self.name, self.root, examples, self.report)
 
     @property
     def location(self) -> str:
-        """Where it lies, by a name that says so from anywhere: "." does not."""
-        return printable(self.root if self.root.name not in ("", "..") else self.root.resolve())
+        """Its name and folder, or the folder alone where that has the name; "." would say nothing elsewhere."""
+        folder = self.root if self.root.name not in ("", "..") else self.root.resolve()
+        return printable(folder) if folder.name == self.name else f"{self.name} in {printable(folder)}"
 
     def note(self, text: str) -> None:
         """A decision worth knowing: into the report, and announced at once."""
@@ -155,9 +171,15 @@ class DatasetBuilder:
         paths = [] if self.images.escapes(image) else self.images.find(image)
         if len(paths) != 1 and image not in self.reported:
             self.reported.add(image)
-            fault = "escaping_name" if self.images.escapes(image) else "two_files" if paths else "missing_image"
-            self.report.add(fault, image)
+            self.report.add(self._name_fault(image, paths), image)
         return paths[0] if paths else None
+
+    def _name_fault(self, image: str, paths: list[Any]) -> str:
+        if self.images.escapes(image):
+            return "escaping_name"
+        if paths:
+            return "two_files"
+        return "not_an_image" if self.images.is_other_file(image) else "missing_image"
 
     def _publish(self, split: str, path: Image | None) -> bool:
         known = SPLIT_NAMES.get(split.strip().lower())
@@ -172,7 +194,8 @@ class DatasetBuilder:
         everything = sorted(self.captions, key=self.names.__getitem__)
         shuffled = random.Random(seed)
         if set(self.published) == {"train"}:
-            self.note("every photo is for training: evaluate on another dataset")
+            if everything:
+                self.note("every photo is for training: evaluate on another dataset")
             return {"train": [path for path in everything if path in self.published["train"]], "val": [], "test": []}
         if len(self.published) < 2 and seed is None:
             return {"train": [], "val": [], "test": everything}
@@ -181,7 +204,8 @@ class DatasetBuilder:
             share = max(1, round(len(everything) * self.held_out))
             val, test, train = everything[:share], everything[share : 2 * share], everything[2 * share :]
             sizes = f"{len(train):,} train, {len(val):,} val and {len(test):,} test photos"
-            self.note(f"train, val and test are not given: divided at random with seed {seed} into {sizes}")
+            if train:  # or there are too few photos
+                self.note(f"train, val and test are not given: divided at random with seed {seed} into {sizes}")
             return {"train": train, "val": val, "test": test}
         splits: dict[str, list[Image]] = {split: [] for split in SPLITS}
         for path in everything:
@@ -198,7 +222,8 @@ class DatasetBuilder:
                 middle = len(splits[other]) // 2
                 splits[absent], splits[other] = splits[other][:middle], splits[other][middle:]
                 sizes = f"{len(splits[absent]):,} {absent} and {len(splits[other]):,} {other} photos"
-                self.note(f"{absent} is not given: {other} was divided at random with seed {seed} into {sizes}")
+                if splits[other]:
+                    self.note(f"{absent} is not given: {other} was divided at random with seed {seed} into {sizes}")
         return splits
 
     def _why(self) -> str:
@@ -211,8 +236,10 @@ class DatasetBuilder:
     def _worst(self) -> str:
         if self.report.ok:
             return "add photos with captions"
-        fault = max(self.report.counts, key=self.report.counts.__getitem__)
-        return f"{self.report.describe(fault)}, such as {self.report.examples[fault][0]}"
+        counts = self.report.counts  # first the faults that cost photos: others may be their consequence
+        fault = max(counts, key=lambda fault: (fault in COST_PHOTOS, counts[fault]))
+        advice = f" (image paths are relative to {printable(self.root)})" if fault == "missing_image" else ""
+        return f"{self.report.describe(fault)}, such as {self.report.examples[fault][0]}{advice}"
 
 
 def add_token_rows(builder: DatasetBuilder, path: Path) -> None:

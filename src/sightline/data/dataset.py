@@ -6,7 +6,6 @@ and tested in another.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,9 +43,13 @@ def split_name(split: str, *others: str) -> str:
 # Each fault with the words the report uses for it, in the order it lists them.
 FAULTS = {
     "unreadable_row": "rows could not be read and were left out",
+    "not_utf8": "rows are not UTF-8 (save the file as UTF-8, in Excel as CSV UTF-8) and were left out",
     "repaired_row": "rows lacked a separator and were repaired",
+    "unquoted_separator": "rows had an unquoted separator in the caption and were repaired",
+    "several_lines": "captions run over several lines (is a quotation mark not closed?) and were kept as published",
     "escaping_name": "image names point outside the dataset (paths must be relative to the table) and were left out",
     "missing_image": "captioned images do not exist and were left out",
+    "not_an_image": "captioned files are not of an image type and were left out",
     "empty_caption": "captions are empty and were left out",
     "duplicate_row": "rows are given twice and were taken once",
     "repeated_caption": "captions repeat another one of the same image and were kept as published",
@@ -59,8 +62,9 @@ FAULTS = {
 }
 # The words that change where there is only one.
 ONE = {
-    "rows": "row", "images": "image", "names": "name", "captions": "caption", "entries": "entry", "are": "is",
-    "were": "was", "do": "does", "have": "has", "point": "points", "repeat": "repeats", "stand": "stands",
+    "rows": "row", "images": "image", "files": "file", "names": "name", "captions": "caption", "entries": "entry",
+    "are": "is", "were": "was", "do": "does", "have": "has", "point": "points", "repeat": "repeats", "run": "runs",
+    "stand": "stands",
 }  # fmt: skip
 
 
@@ -204,11 +208,10 @@ def check_sources(option: str, named: Iterable[str], sources: Iterable[str]) -> 
 
 def source_names(datasets: Sequence[Dataset]) -> list[str]:
     """Each dataset's own name; a number after it where several have the same."""
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for dataset in datasets:
-        seen[dataset.name] += 1
-        names.append(dataset.name if seen[dataset.name] == 1 else f"{dataset.name}-{seen[dataset.name]}")
+        choices = [dataset.name, *(f"{dataset.name}-{number}" for number in range(2, len(datasets) + 1))]
+        names.append(next(name for name in choices if name not in names))
     return names
 
 

@@ -8,6 +8,8 @@ a table each give the splits.
 from __future__ import annotations
 
 import csv
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 from sightline.data.builder import DatasetBuilder
 from sightline.data.dataset import SPLIT_NAMES, Dataset
 from sightline.data.generated import ADVICE, COLUMNS, Sidecar, generated_sidecars, is_generated
-from sightline.data.reading import json_object, read_lines
+from sightline.data.reading import json_object, read_lines, text_encoding
 from sightline.errors import DataError
 from sightline.io.files import counted, printable, sidecar_of, walk_images
 from sightline.types import text_of_cell
@@ -36,6 +38,8 @@ class Table(NamedTuple):
     image: str
     caption: str
     split_column: str
+    names: list[str]  # of all columns
+    header: int  # the line that names them
     delimiter: str  # empty for JSONL
     generated: bool  # it has the columns of a table that Sightline wrote
 
@@ -49,7 +53,7 @@ def detect(path: Path) -> bool:
 def load(path: Path, seed: int | None) -> Dataset:
     root = path.parent if path.is_file() else path
     tables = _tables(path)
-    builder = DatasetBuilder("folder", root)
+    builder = DatasetBuilder(_dataset_name(path), root)
     for table in tables:
         rows = _json_rows(table, builder) if not table.delimiter else _text_rows(table, builder)
         for where, image, captions, split in rows:
@@ -66,15 +70,19 @@ def load(path: Path, seed: int | None) -> Dataset:
     return builder.finish(seed)
 
 
+def _dataset_name(path: Path) -> str:
+    """The table's or the folder's name, of letters and digits: it stands in signatures, options and other names."""
+    full = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps its name
+    return re.sub(r"[^\w-]+", "-", full.stem if path.is_file() else full.name).strip("-") or "folder"
+
+
 def _tables(path: Path) -> list[Table]:
     if path.is_file():
         table = _table(path)
         if table is None:
-            raise DataError(
-                f"{printable(path)} names no image and caption columns: begin it with a line such as image,caption"
-            )
+            raise DataError(missing_columns(path))
         return [table]
-    tables = [table for file in _table_files(path) if (table := _table(file))]
+    tables = [table for file in table_files(path) if (table := _table(file))]
     splits = [table._replace(split=table.path.stem) for table in tables if table.path.stem.lower() in SPLIT_NAMES]
     preferred = [table for table in tables if table.path.stem.lower() in PREFERRED]
     if splits:
@@ -88,28 +96,55 @@ def _tables(path: Path) -> list[Table]:
         table._replace(base=folder.name, split=folder.name)
         for folder in sorted(path.iterdir())
         if folder.is_dir() and folder.name.lower() in SPLIT_NAMES
-        for file in _table_files(folder)[:1]
+        for file in table_files(folder)[:1]
         if (table := _table(file))
     ]
 
 
-def _table_files(folder: Path) -> list[Path]:
+def table_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
 
 
 def _table(path: Path) -> Table | None:
     """The table's columns from its first line; None where it has no image or no caption column."""
-    first = next((line for _, line in read_lines(path) if line.strip()), "")
-    delimiters = [""] if path.suffix.lower() == ".jsonl" else ["\t"] if path.suffix.lower() == ".tsv" else [*",;\t|"]
-    for delimiter in delimiters:
-        try:
-            names = next(csv.reader([first], delimiter=delimiter), []) if delimiter else list(json_object(first))
-        except csv.Error:  # a cell too long for a column's name
-            return None
+    header, line = _header(path)
+    for delimiter in _delimiters(path):
+        names = _columns(line, delimiter)
         image, caption, split = (_named(names, known) for known in (IMAGE, CAPTION, SPLIT))
         if image and caption:
-            return Table(path, "", "", image, caption, split, delimiter, is_generated(names))
+            return Table(path, "", "", image, caption, split, names, header, delimiter, is_generated(names))
     return None
+
+
+def _delimiters(path: Path) -> list[str]:
+    return {".jsonl": [""], ".tsv": ["\t"]}.get(path.suffix.lower(), [*",;\t|"])
+
+
+def _header(path: Path) -> tuple[int, str]:
+    """The first line that is not empty, and its number; ``sep=;`` before it is for Excel."""
+    lines = ((number, line) for number, line in read_lines(path) if line.strip() and not line.startswith("sep="))
+    return next(lines, (0, ""))
+
+
+def _columns(line: str, delimiter: str) -> list[str]:
+    if not delimiter:
+        return list(json_object(line))
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a cell too long for a column's name
+        return []
+
+
+def missing_columns(path: Path) -> str:
+    """Why a file is no table of captions, and what to do."""
+    line = _header(path)[1]
+    names = max((_columns(line, delimiter) for delimiter in _delimiters(path)), key=len)
+    missing = [kind for kind, known in (("image", IMAGE), ("caption", CAPTION)) if not _named(names, known)]
+    found = printable(", ".join(names) or "none")[:200]
+    return (
+        f"{printable(path)} has no {' and no '.join(missing)} column, its columns are {found}: "
+        "name them image and caption in the first line"
+    )
 
 
 def _named(names: list[str], known: tuple[str, ...]) -> str:
@@ -118,13 +153,15 @@ def _named(names: list[str], known: tuple[str, ...]) -> str:
 
 
 def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str, Any, str]]:
-    with table.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    names = table.names
+    image, caption = names.index(table.image), names.index(table.caption)
+    split = names.index(table.split_column) if table.split_column else None
+    with table.path.open(encoding=text_encoding(table.path), errors="replace", newline="") as file:
+        for _ in range(table.header):
+            next(file)
         reader = csv.reader(file, delimiter=table.delimiter)
-        names = next(row for row in reader if any(cell.strip() for cell in row))
-        image, caption = names.index(table.image), names.index(table.caption)
-        split = names.index(table.split_column) if table.split_column else None
         while True:
-            where = f"{table.path.name} line {reader.line_num + 1}"
+            where = f"{table.path.name} line {table.header + reader.line_num + 1}"
             try:
                 row = next(reader)
             except StopIteration:
@@ -134,10 +171,12 @@ def _text_rows(table: Table, builder: DatasetBuilder) -> Iterator[tuple[str, str
                 continue
             if len(row) > len(names) and caption == len(names) - 1:  # commas of the caption, not quoted
                 row[caption:] = [table.delimiter.join(row[caption:])]
-                builder.report.add("repaired_row", where)
+                builder.report.add("unquoted_separator", where)
             if row and len(row) != len(names):
                 builder.report.add("unreadable_row", where)
             elif row:
+                if "\n" in row[caption].strip():
+                    builder.report.add("several_lines", where)
                 yield (
                     where,
                     text_of_cell(row[image]),

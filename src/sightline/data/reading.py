@@ -5,6 +5,7 @@ Results are in COCO's format, ``[{"image_id": …, "caption": …}]``, which all
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -44,15 +45,22 @@ def find_file(root: Path, *names: str) -> Path | None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, line) of a UTF-8 file, ``.gz`` or plain; bytes that are not UTF-8 become the mark U+FFFD."""
+    """(line number, line) of a text file, ``.gz`` or plain; bytes that cannot be decoded become the mark U+FFFD."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
+        with opener(path, "rt", encoding=text_encoding(path), errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 yield number, line.rstrip("\n")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {printable(path)}: {reason}; check the file") from error
+
+
+def text_encoding(path: Path) -> str:
+    """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell and Excel write it."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def read_text(path: str | Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import json
 import os
@@ -13,7 +12,7 @@ from typing import Any
 
 from sightline.data.dataset import Example
 from sightline.data.folder import CAPTION, IMAGE
-from sightline.data.reading import read_json
+from sightline.data.reading import read_json, text_encoding
 from sightline.errors import DataError, MissingExtraError, install_command
 from sightline.io.files import printable
 from sightline.types import text_of_cell
@@ -22,13 +21,18 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 SOURCE = ("source", "image", "path", "file", "filename", "file_name")  # columns of photos, in order of preference
 
 
+def is_part(path: Path) -> bool:
+    """Whether a file is a bulk job's part: a person's copies, such as ``part-000000 (copy).csv``, are none."""
+    return path.stem.removeprefix("part-").isdecimal()
+
+
 def read_captions(table: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """A photo's name, its caption and the whole row, for every caption of a table; rows without one are left out.
 
     The folder of a bulk job is read as the table of all its parts.
     """
     if table.is_dir():
-        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES and part.stem[5:].isdigit())
+        parts = sorted(part for part in table.glob("part-*") if part.suffix in TABLES and is_part(part))
         if not parts:
             raise DataError(f"{printable(table)} holds no table of captions: name a Parquet, JSONL or CSV job")
         for part in parts:
@@ -130,10 +134,3 @@ def import_parquet(to_write: bool = False) -> Any:
         instead = ", or write .jsonl or .csv instead" if to_write else ""
         raise MissingExtraError(f"Parquet needs pyarrow: {install_command('bulk')}{instead}") from None
     return pyarrow.parquet
-
-
-def text_encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so, as PowerShell writes it."""
-    with path.open("rb") as file:
-        start = file.read(2)
-    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
