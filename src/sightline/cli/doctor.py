@@ -116,7 +116,7 @@ def _torch_works() -> Iterator[Finding]:
         yield "fault", f"a tiny model cannot caption a picture: {type(error).__name__}: {error}"
     from sightline.nn.encoders import ENCODERS
 
-    yield "ok", f"encoders: {', '.join(ENCODERS)}, and any timm model by its name there"
+    yield "ok", f"encoders: {', '.join(ENCODERS)}, any timm model by its name there, and several joined by +"
 
 
 def _tiny_caption() -> str:

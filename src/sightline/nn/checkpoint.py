@@ -190,10 +190,21 @@ def _build(config: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> Captio
 
 def _check_no_other_files(encoder: dict[str, Any]) -> None:
     """A model folder holds all of its weights: nothing in it may have other files read or fetched."""
-    options = encoder.get("options")
-    others = [f"options.{key}" for key in options or () if key in LOADING] if isinstance(options, dict) else []
-    for key in [*others, *(["weights"] if "weights" in encoder else [])]:
+    loading = next(_keys_that_load(encoder.get("options"), "options"), None)
+    if key := loading or ("weights" if "weights" in encoder else None):
         raise ConfigError(f"encoder.{key} is not allowed here: a model folder has its own weights")
+
+
+def _keys_that_load(options: Any, path: str) -> Iterator[str]:
+    """Options that name a file or a download, also those of one encoder among several."""
+    if isinstance(options, dict):
+        for key, value in options.items():
+            if key in LOADING:
+                yield f"{path}.{key}"
+            yield from _keys_that_load(value, f"{path}.{key}")
+    elif isinstance(options, list):
+        for index, value in enumerate(options):
+            yield from _keys_that_load(value, f"{path}.{index}")
 
 
 def _check_sizes(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sightline.errors import ConfigError
 from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder
+from sightline.nn.encoders.concatenation import PLUS, Concatenation
 from sightline.nn.encoders.patches import Patches
 from sightline.nn.encoders.timm_model import ALIASES, TimmModel, find_architecture
 from sightline.nn.encoders.torchvision_cnn import NETWORKS, TorchvisionCNN
@@ -21,7 +22,9 @@ ENCODERS: dict[str, type[Encoder]] = {
 
 
 def build_encoder(name: str, **options: Any) -> Encoder:
-    """A registered encoder, or any timm model by its name there."""
+    """A registered encoder, any timm model by its name there, or several of them joined by "+"."""
+    if PLUS in name:
+        return Concatenation(build_encoder, name, **options)
     kind = ENCODERS.get(name, TimmModel)
     try:
         inspect.signature(kind).bind(name=name, **options)
@@ -33,9 +36,10 @@ def build_encoder(name: str, **options: Any) -> Encoder:
 
 
 def check_encoder_name(name: str) -> None:
-    """Raise `ConfigError` unless the encoder is registered or timm has it."""
-    if name not in ENCODERS:
-        find_architecture(name)
+    """Raise `ConfigError` unless the encoder, or each of several, is registered or timm has it."""
+    for part in name.split(PLUS):
+        if part not in ENCODERS:
+            find_architecture(part)
 
 
 def encoder_from_spec(spec: Mapping[str, Any]) -> Encoder:
