@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sightline.errors import CheckpointError, ConfigError, DataError
 from sightline.io.files import atomic_folder, models_folder
 from sightline.nn import hub as hub_module
 from sightline.nn.hub import resolve
+from sightline.recipes.plans import Paths, load_plans
 
 NAME = "somebody/words"
 
@@ -63,6 +65,46 @@ def test_a_loaded_model_is_used_without_asking_the_hub(published: FakeHub, tiny_
     assert resolve(NAME) == models_folder() / NAME
     assert sightline.load(NAME).tokenizer.to_json() == sightline.load(tiny_model).tokenizer.to_json()
     assert len(published.asked) == asked
+
+
+ABSENT = "its weights are not part of the repository"
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "weights", "verb"),
+    [
+        ("sat-soft-vgg19", "recipe", ABSENT, "reproduce"),
+        ("own-photos", "recipe", ABSENT, "train"),
+        ("coco/sat-soft-vgg19", "row of the results", ABSENT, "reproduce"),
+        ("dinov2-coco-words", "recipe", "in int8 it is the model 'default'", "reproduce"),
+        ("coco/clip-coco-long", "row of the results", "in int8 it is the model 'large'", "reproduce"),
+    ],
+)
+def test_a_recipe_or_row_named_as_a_model_says_how_to_train_it(
+    hub: FakeHub, name: str, what: str, weights: str, verb: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        sightline.load(name)
+    assert str(caught.value) == f"{name} is a {what}, not a model; {weights}: `sightline {verb} {name}` trains it"
+    assert not hub.asked
+
+
+def test_a_model_folder_called_like_a_recipe_or_row_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("sat-soft-vgg19", "coco/clip-coco"):
+        shutil.copytree(tiny_model, name)
+        assert resolve(name) == Path(name)
+
+
+@pytest.mark.skipif(not (hub_module.CLONE / "large").is_dir(), reason="the large model is not in this copy")
+def test_the_models_made_of_stages_are_those_of_the_recipes() -> None:
+    """A model's own recipe.toml has the title of the recipe that its stage is trained with."""
+    stages = load_plans().stages
+    for stage, model in hub_module.IN_INT8.items():
+        recipe = tomllib.loads((resolve(model) / "recipe.toml").read_text(encoding="utf-8"))
+        assert recipe["title"] == stages[stage].resolved(Paths()).title
 
 
 def test_a_hub_name_alone_is_fetched_into_the_clients_cache(published: FakeHub, tmp_path: Path) -> None:

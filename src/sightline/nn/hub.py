@@ -28,6 +28,7 @@ SHIPPED = Path(__file__).parents[1] / "pretrained"
 DEFAULT_MODEL = SHIPPED / "default"
 CLONE = Path(__file__).parents[3] / "models"  # models of the repository that are not in the package; only in a clone
 LARGE = "large"
+IN_INT8 = {"dinov2-coco-words": DEFAULT_MODEL.name, "clip-coco-long": LARGE}  # training stages, and models made of them
 LOG_IN = "log in with `hf auth login`"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -94,13 +95,33 @@ def resolve(name: str | Path) -> Path:
     `CheckpointError` where there is no such model.
     """
     path = user_path(name)
-    if str(name) == LARGE and not path.exists():
-        return _large()
-    if not path.exists() and (SHIPPED / path.name).is_dir() and str(name) == path.name:
-        return SHIPPED / path.name
-    if path.exists() or not is_hub_name(name):
+    if path.exists():
         return path
-    return kept(str(name)) if kept(str(name)).is_dir() else fetch(str(name))
+    if str(name) == LARGE:
+        return _large()
+    if (SHIPPED / path.name).is_dir() and str(name) == path.name:
+        return SHIPPED / path.name
+    if is_hub_name(name) and kept(str(name)).is_dir():
+        return kept(str(name))
+    _check_not_recipe(str(name))
+    return fetch(str(name)) if is_hub_name(name) else path
+
+
+def _check_not_recipe(name: str) -> None:
+    """`CheckpointError` for the name of a recipe or of a row of the results: how to train the model."""
+    from sightline.recipes.config import recipe_names
+    from sightline.recipes.plans import load_plans
+
+    row = load_plans().rows.get(name)
+    models = row.models if row else ()
+    is_recipe = name in recipe_names()
+    if not (is_recipe or models):  # people are a row without a model
+        return
+    verb = "reproduce" if models else "train"
+    shipped = next((IN_INT8[model] for model in models if len(models) == 1 and model in IN_INT8), None)
+    weights = f"in int8 it is the model {shipped!r}" if shipped else "its weights are not part of the repository"
+    what = "recipe" if is_recipe else "row of the results"
+    raise CheckpointError(f"{name} is a {what}, not a model; {weights}: `sightline {verb} {name}` trains it")
 
 
 def _large() -> Path:
