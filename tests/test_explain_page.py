@@ -141,7 +141,7 @@ def test_one_probability_for_a_word_and_its_alternatives_in_the_order_of_the_num
     levels = re.findall(r'class="level" data-level="(\w+)">([^<]+)<', text)
     assert levels == [("sure", "sure: 93% confidence"), ("doubtful", "doubtful: 40% confidence")]
     assert 'data-level="likely"' in text and "likely: 71% confidence" in text
-    assert "Of 100 captions with this confidence, about 71 are right" in text
+    assert "about 71 are right on photos like those the model was trained on, fewer on others." in text
     assert text.count("The model’s own probabilities, given the words before.") == 2
     assert text.count("Confidence is another number") == 2
 

@@ -215,6 +215,7 @@ def test_words_options_and_keys(browser: Any, url: str, python: Captioner) -> No
         assert expected.words[1].text in page.text_content("#legend")
         page.wait_for_selector("#stage canvas.visible")
         assert page.text_content("#selected-word .facts") == expected.words[1].certainty() != ""
+        assert page.text_content("#meaning") in explain(python, data).page()
         check_ranking(page, "#selected-word .ranking")
         page.keyboard.press("ArrowRight")
         assert page.get_attribute("#sentence .word >> nth=2", "aria-pressed") == "true"

@@ -119,6 +119,7 @@ def test_captions_of_the_default_model_are_downloaded(
     with served(default_site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
         drop(page, chosen)
         assert page.text_content("#counts") == f"4 captioned, {len(unsure)} of them unsure · 1 failed"
+        assert "on photos like those the model was trained on, fewer on others" in page.text_content("#percentages")
         assert names(page)[: len(unsure) + 1] == [*unsure, "broken.jpg"]
         page.select_option("#order", "added")
         assert names(page) == list(chosen)

@@ -157,5 +157,5 @@ function levelOfWord({ calibrated, unsure }: CaptionResult, { confidence }: Word
 function meaningOf({ calibrated, confidence, ood_score }: CaptionResult): string {
   if ((ood_score ?? 0) > 1) return "The photo is unlike those the model was trained on: do not rely on this caption.";
   if (!calibrated) return "The model’s own estimate, which has not been compared with people’s captions.";
-  return `Of 100 captions with this confidence, about ${Math.round(100 * confidence)} are right: people use most of their words for the photo, too.`;
+  return `Of 100 captions with this confidence, about ${Math.round(100 * confidence)} are right on photos like those the model was trained on, fewer on others. Right means that people use most of their words, too.`;
 }

@@ -117,8 +117,8 @@ def _meaning(caption: Caption) -> str:
     if caption.calibrated is None:
         return "The model’s own estimate, which has not been compared with people’s captions."
     return (
-        f"Of 100 captions with this confidence, about {100 * caption.confidence:.0f} are right: "
-        "people use most of their words for the photo, too."
+        f"Of 100 captions with this confidence, about {100 * caption.confidence:.0f} are right on photos like those "
+        "the model was trained on, fewer on others. Right means that people use most of their words, too."
     )
 
 
