@@ -19,6 +19,7 @@ from sightline.evaluation.comparison import compare
 from sightline.evaluation.metrics import METRICS, score
 from sightline.evaluation.metrics.metric import Metric
 from sightline.evaluation.scoring import Evaluation, evaluate, evaluate_people, score_results
+from sightline.io.files import counted
 from sightline.io.model_files import checkpoint_hash
 
 QUICK = ("bleu", "rouge", "cider")
@@ -157,6 +158,18 @@ def test_all_splits_of_very_few_references_are_scored(command: Command, tmp_path
     assert f"captions:all|images:{photos}|" in whole.out
     outcome = command(*arguments)  # a random test split cannot be drawn
     assert outcome.code == 1 and "three splits need more than" in outcome.err
+
+
+@pytest.mark.parametrize("photos", [1, 29, 30])
+def test_scores_of_few_photos_are_shown_with_a_warning(command: Command, tmp_path: Path, photos: int):
+    rows = [{"image_id": number, "id": number, "caption": "a red dog"} for number in range(photos)]
+    (tmp_path / "references.json").write_text(json.dumps({"annotations": rows}))
+    (tmp_path / "made.json").write_text(json.dumps([{**row, "caption": "a red dog runs"} for row in rows]))
+    score = ("score", tmp_path / "made.json", "--references", tmp_path / "references.json", "--metrics")
+    warning = f"{counted(photos, 'photo')}: too few for scores to mean much"
+    cider = f"{warning}; CIDEr-D weights words by how many photos have them and needs more"
+    assert (cider in command(*score, "cider").out.splitlines()) is (photos < 30)
+    assert (warning in command(*score, "rouge").out.splitlines()) is (photos < 30)
 
 
 def test_all_splits_are_evaluated_as_they_are_scored(

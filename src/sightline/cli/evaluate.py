@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sightline.evaluation.scoring import Evaluation
 
 CALIBRATED = {"words": "words", "content_words": "content words", "captions": "captions"}
+FEW_PHOTOS = 30  # below, a line says that scores mean little
 
 
 def evaluate(
@@ -250,7 +251,11 @@ def show_scores(result: Evaluation, title: str) -> None:
     summary += f"{variety['mean_length']:.1f} words each"
     if (times := int(variety["most_repeated_count"])) > 1:
         summary += f"; the most frequent, {times} times: {variety['most_repeated']}"
-    for line in (summary, result.signature):
+    lines = [summary, result.signature]
+    if len(result.images) < FEW_PHOTOS:
+        more = "; CIDEr-D weights words by how many photos have them and needs more" if "cider" in result.scores else ""
+        lines.insert(1, f"{counted(len(result.images), 'photo')}: too few for scores to mean much{more}")
+    for line in lines:
         printer.print(line, markup=False, soft_wrap=True)
 
 
