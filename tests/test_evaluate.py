@@ -212,6 +212,26 @@ def test_the_photos_of_a_table_are_found_by_number_and_never_two_for_one(tmp_pat
         score_results(table, tmp_path / "annotations.json", metrics=["bleu"])
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_a_photo_that_failed_in_the_table_is_named_with_its_error(
+    command: Command, tiny_model: Path, tmp_path: Path, form: str
+):
+    photos, table = tmp_path / "photos", tmp_path / f"captions.{form}"
+    photos.mkdir()
+    EVERY[0].draw().save(photos / "dog.jpg")
+    for name in ("notes.jpg", "todo.jpg"):
+        (photos / name).write_text("milk")
+    references = [{"image_id": path.name, "caption": "a red dog"} for path in sorted(photos.iterdir())]
+    for count, who, what in ((3, "notes.jpg and 1 more have", "them"), (2, "notes.jpg has", "it")):
+        assert command("caption", *sorted(photos.iterdir())[:count], "-o", table, "--model", tiny_model).code == 1
+        (tmp_path / "references.json").write_text(json.dumps({"annotations": references[:count]}))
+        scored = command("score", table, "--references", tmp_path / "references.json", "--metrics", "rouge")
+        assert scored.code == 1
+        (line,) = scored.complaints
+        assert line.startswith(f"error: {who} no caption in {table} (is not an image: ")
+        assert line.endswith(f"): caption {what} again or remove {what} from the references")
+
+
 @pytest.mark.parametrize("name", ["captions.json", "captions.txt"])
 def test_what_holds_no_captions_is_told_every_form(tmp_path: Path, tiny_flickr8k_kept: Path, name: str):
     (tmp_path / name).write_text("{}")

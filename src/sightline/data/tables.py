@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -61,27 +61,13 @@ def _columns(row: dict[str, Any], table: Path) -> tuple[str, str]:
 
 
 def captions_of_examples(table: Path, examples: Sequence[Example]) -> tuple[dict[str, str], int]:
-    """Captions by example name, the first of each photo, and how many photos of the table are none of the examples.
-
-    A photo is found by its name or path, else by its file name, else by the number that ends it, as in COCO.
-    """
-    exact = {key: example.name for example in examples for key in (example.name, str(example.image))}
-    by_file: dict[str, str | None] = {}
-    for example in examples:
-        for file in {PurePath(example.name).name, PurePath(str(example.image)).name}:
-            by_file[file] = None if file in by_file else example.name  # None: two photos are called so
+    """Captions by example name, the first of each photo, and how many photos of the table are none of the examples."""
+    example_of = _example_finder(examples)
     captions: dict[str, str] = {}
     taken: dict[str, str] = {}
     others = set[str]()
     for source, text, _ in read_captions(table):
-        file = PurePath(source.rpartition("::")[2]).name
-        number = re.search(r"\d+$", PurePath(file).stem)
-        name = (
-            exact.get(source)
-            or exact.get(os.path.abspath(source))  # noqa: PTH100
-            or by_file.get(file)
-            or (exact.get(str(int(number[0]))) if number else None)
-        )
+        name = example_of(source)
         if name is None:
             others.add(source)
         elif taken.setdefault(name, source) != source:
@@ -92,6 +78,39 @@ def captions_of_examples(table: Path, examples: Sequence[Example]) -> tuple[dict
         else:
             captions.setdefault(name, text)
     return captions, len(others)
+
+
+def errors_of_examples(table: Path, examples: Sequence[Example]) -> dict[str, str]:
+    """Why photos could not be captioned, by example name, from a table's column ``error``."""
+    example_of = _example_finder(examples)
+    errors: dict[str, str] = {}
+    for row in read_rows(table) if table.is_file() else ():  # a bulk job's errors are in another table
+        source, error = row.get("source"), row.get("error")
+        if isinstance(source, str) and isinstance(error, str) and error and (name := example_of(source)):
+            errors[name] = error
+    return errors
+
+
+def _example_finder(examples: Sequence[Example]) -> Callable[[str], str | None]:
+    """Gives the example of a photo in a table, by its name or path, else by its file name, else by the number that
+    ends it, as in COCO."""
+    exact = {key: example.name for example in examples for key in (example.name, str(example.image))}
+    by_file: dict[str, str | None] = {}
+    for example in examples:
+        for file in {PurePath(example.name).name, PurePath(str(example.image)).name}:
+            by_file[file] = None if file in by_file else example.name  # None: two photos are called so
+
+    def find(source: str) -> str | None:
+        file = PurePath(source.rpartition("::")[2]).name
+        number = re.search(r"\d+$", PurePath(file).stem)
+        return (
+            exact.get(source)
+            or exact.get(os.path.abspath(source))  # noqa: PTH100
+            or by_file.get(file)
+            or (exact.get(str(int(number[0]))) if number else None)
+        )
+
+    return find
 
 
 def read_rows(table: Path) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,7 @@ from sightline.data import (
 )
 from sightline.data.dataset import SPLITS, split_name
 from sightline.data.reading import read_json
-from sightline.data.tables import TABLES, captions_of_examples
+from sightline.data.tables import TABLES, captions_of_examples, errors_of_examples
 from sightline.decoding import DecodingOptions
 from sightline.errors import ConfigError, DataError
 from sightline.evaluation.metrics import build, prepare
@@ -257,7 +257,19 @@ def _read_captions(path: Path, examples: Sequence[Example], split: str | None) -
         have, are = ("has", "is") if others == 1 else ("have", "are")
         photos = f"{counted(others, 'photo')} of {printable(path)}"
         _log.info("%s %s no references%s and %s left out%s", photos, have, where, are, hint)
+    _check_none_failed(path, [example for example in examples if example.name not in captions])
     return captions
+
+
+def _check_none_failed(path: Path, without_caption: Sequence[Example]) -> None:
+    """`DataError` where a table says why photos have no caption: `check_same` could only say that they have none."""
+    failed = errors_of_examples(path, without_caption) if without_caption else {}
+    for name, why in failed.items():
+        more, it = (f" and {len(failed) - 1} more have", "them") if len(failed) > 1 else (" has", "it")
+        raise DataError(
+            f"{printable(name)}{more} no caption in {printable(path)} ({why}): caption {it} again or remove {it} from "
+            "the references"
+        )
 
 
 def reference_examples(
