@@ -377,6 +377,25 @@ def test_a_file_that_is_replaced_is_kept(command: Command, photos: list[Path], t
     assert len(list(tmp_path.glob("*.bak*"))) == 1, "the same captions replace nothing"
 
 
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("c.csv", "c.csv"), ("c.jsonl", "c.jsonl"), ("c.json", "c.jsonl"), ("c.txt", "c.csv"), (None, None)],
+)
+def test_an_interrupt_says_that_no_file_is_written_and_what_would_continue(
+    command: Command, photos: list[Path], tiny_model: Path, monkeypatch: pytest.MonkeyPatch, name: str, table: str
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(photos[0].parent.parent)
+    monkeypatch.setattr("sightline.engine.captioner.Captioner.stream", interrupted)
+    folder = photos[0].parent.name
+    outcome = command("caption", folder, "--model", tiny_model, *(["-o", name] if name else []))
+    hint = f"nothing is written to {name}; `sightline bulk {folder} -o {table}` continues after a stop"
+    assert (outcome.code, outcome.complaints) == (130, [*([hint] if name else []), "interrupted"])
+    assert not name or not Path(name).exists()
+
+
 def test_the_help_of_caption_speaks_of_what_it_writes(command: Command):
     text = command("caption", "--help").out
     assert "sidecar" not in text and "With --alt" in text

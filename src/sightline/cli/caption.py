@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -117,7 +118,7 @@ def caption(
     alone = len(inputs) == len(found) == len(images) == 1 and not local_path(inputs[0]).is_dir()
     failed = captioned = unreliable = 0
     earlier: list[Path] = []
-    with _open(Path(output) if output and (images or form != "text") else None, earlier) as file:
+    with _open(Path(output) if output and (images or form != "text") else None, earlier, inputs) as file:
         for result in _write(file, form, results, to_text, to_alt, alone, several):
             if isinstance(result, Failure):
                 complain(f"error: {failure_line(result)}")
@@ -216,15 +217,24 @@ def _name_backups(output: str | Path | None, earlier: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _open(output: Path | None, earlier: list[Path]) -> Iterator[TextIO]:
-    """Standard output, or a file; another file that is there is kept as a backup, whose name goes to ``earlier``."""
+def _open(output: Path | None, earlier: list[Path], inputs: list[str]) -> Iterator[TextIO]:
+    """Standard output, or a file; another file that is there is kept as a backup, whose name goes to ``earlier``.
+
+    A file is written whole or not at all: Ctrl-C says how captioning ``inputs`` could be continued instead.
+    """
     if output is None:
         yield sys.stdout
         return
-    with atomic_path(output) as temporary:
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
-        earlier += _earlier(output, temporary)
+    try:
+        with atomic_path(output) as temporary:
+            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                yield file
+            earlier += _earlier(output, temporary)
+    except KeyboardInterrupt:
+        table = output.with_suffix(".jsonl" if "json" in output.suffix.lower() else ".csv")  # which bulk writes, too
+        command = shlex.join(["sightline", "bulk", *inputs, "-o", str(table)]) if len(inputs) < 4 else "sightline bulk"
+        complain(f"nothing is written to {printable(output)}; `{printable(command)}` continues after a stop")
+        raise
 
 
 def _earlier(output: Path, replacement: Path) -> list[Path]:
