@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import shutil
@@ -412,3 +413,18 @@ def test_a_large_folder_is_captioned_and_bulk_is_recommended(
     assert len(target.read_text().splitlines()) == 13
     monkeypatch.setattr(sys.modules["sightline.cli.caption"], "MANY", 12)
     assert command("caption", photos[0].parent, "--model", tiny_model, "-o", target).complaints[1:] == []
+
+
+def test_an_explanation_that_cannot_be_written_here_names_its_file_and_the_option_for_another(
+    command: Command, photos: list[Path], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "write_bytes", refused)
+    name = f"{photos[0].stem}-explained.html"
+    explain = ("explain", photos[0], "--model", tiny_model)
+    line = f"error: cannot write {tmp_path / name}: the folder is not writable; choose another one"
+    assert command(*explain).complaints[-1:] == [f"{line}, as in -o FOLDER/{name}"]
+    assert command(*explain, "-o", name).complaints[-1:] == [line]

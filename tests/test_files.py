@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_unwritable_targets_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="cannot write") as caught:
             write_atomically(path, "x")
         assert "\n" not in str(caught.value)
+
+
+def test_a_refused_write_within_another_names_the_file_of_the_user(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DataError, match=f"^cannot write {tmp_path}/page.html: the folder is not writable"),
+        atomic_path(tmp_path / "page.html") as temporary,
+        atomic_path(temporary),
+    ):
+        raise PermissionError(errno.EACCES, "Permission denied")
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

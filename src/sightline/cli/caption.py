@@ -32,7 +32,7 @@ from sightline.cli.console import (
     decoding_options,
     failure_line,
 )
-from sightline.errors import ConfigError, ImageError
+from sightline.errors import ConfigError, DataError, ImageError
 from sightline.io.files import SkippedFiles, atomic_path, counted, find_images, keep_backup, local_path, printable
 from sightline.types import COLUMNS, RANK, UNSURE, Caption, Failure, write_csv_row
 
@@ -330,9 +330,14 @@ def explain(
         several = len(captioner.backends) > 1
         why = "these models have no common attention map" if several else "this model has no attention"
         complain(f"{why}: the maps show occlusion, as with --occlusion")
-    with atomic_path(target) as temporary:
-        explanation.save(temporary, paper)
-        earlier = _earlier(target, temporary)
+    try:
+        with atomic_path(target) as temporary:
+            explanation.save(temporary, paper)
+            earlier = _earlier(target, temporary)
+    except DataError as error:
+        if output:
+            raise
+        raise DataError(f"{error}, as in -o FOLDER/{printable(target)}") from error
     typer.echo(explanation.caption.sentence())
     if note := explanation.note():
         typer.echo(note)

@@ -6,6 +6,7 @@ import errno
 import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Container, Iterator, Sequence
@@ -23,6 +24,8 @@ IMAGE_SUFFIXES = frozenset({
     ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpx", ".avif", ".avifs", ".heic", ".heif", ".mpo", ".apng",
 })
 # fmt: on
+
+TEMPORARY = re.compile(r"(?:^|(?<=[/\\]))\.[0-9a-f]{8}\.(?=[^/\\]+$)")  # begins the name of a temporary file
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,8 @@ def writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot write {printable(path)}: {cause(error)}") from error
+        target = TEMPORARY.sub("", str(path))  # an `atomic_path` within another: the file that the user will get
+        raise DataError(f"cannot write {printable(target)}: {cause(error)}") from error
 
 
 def make_folder(folder: Path) -> None:
