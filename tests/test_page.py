@@ -196,7 +196,10 @@ def test_every_input_takes_a_photo(browser: Any, url: str, python: Captioner) ->
         tiff = encoded(EVERY[0].draw((30, 20)), "TIFF")
         for kind, start in (("TIFF", tiff), ("HEIC", b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(64))):
             page.set_input_files("#file", {"name": "x.jpg", "mimeType": "image/jpeg", "buffer": start})
-            page.locator("#result-error", has_text=f"This browser cannot read {kind}: use `sightline").wait_for()
+            page.locator("#result-error", has_text=f"This browser cannot read {kind}: use sightline caption").wait_for()
+            for place in ("#result-error", "li:last-child .card-error"):
+                commands = page.locator(f"{place} code").all_text_contents()
+                assert commands == ["sightline caption", "sightline serve --server-page"], place
         page.click("#home")
         page.wait_for_selector("#welcome:not([hidden])")
         page.go_forward()

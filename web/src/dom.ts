@@ -21,6 +21,12 @@ export function asDescription(text: string): string {
 /** A message as a sentence: with a capital letter and a full stop. */
 export const asSentence = (text: string) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
 
+/** Shows a message as a sentence; what stands in backticks, a command, is code. */
+export function showMessage(element: HTMLElement, text: string): void {
+  const pieces = (text && asSentence(text)).split(/`([^`]+)`/);
+  element.replaceChildren(...pieces.map((piece, index) => (index % 2 ? make("code", "", piece) : piece)));
+}
+
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 export const wait = (milliseconds: number) => new Promise<void>((done) => setTimeout(done, milliseconds));
 

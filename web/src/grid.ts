@@ -1,7 +1,7 @@
 // The photos as cards: a thumbnail, the caption to edit, and how far to rely on it.
 
 import { captionOf, type Collection, type PhotoItem } from "./collection";
-import { asSentence, byId, make, percent } from "./dom";
+import { byId, make, percent, showMessage } from "./dom";
 import { thumbnail } from "./files";
 
 const RANKS = ["unsure", "failed", "doubtful", "likely", "sure"]; // what needs a person most comes first
@@ -59,7 +59,7 @@ export class Grid {
     root.dataset.state = state;
     status.dataset.level = level;
     status.textContent = checked ? "checked by you" : result ? [level, noteOf(item)].filter(Boolean).join(" · ") : STATES[state];
-    error.textContent = item.error && asSentence(item.error);
+    showMessage(error, item.error);
     error.hidden = !item.error;
     if (document.activeElement !== caption) caption.value = captionOf(item);
     caption.disabled = state !== "done" && state !== "failed" && item.wording === null;

@@ -3,7 +3,7 @@
 import { hasCamera, isTouch, openCamera, prepareCamera } from "./camera";
 import { captionOf, Collection, type PhotoItem } from "./collection";
 import { Demo } from "./demo";
-import { asSentence, byId } from "./dom";
+import { byId, showMessage } from "./dom";
 import { BrowserEngine, ServerEngine, type Engine } from "./engine";
 import { asAltHtml, asCsv, asJson, asLines, asSidecars, isUnsure, save, type Download, type Rule } from "./exports";
 import { chosenFrom, chosenFromDrop, type Chosen } from "./files";
@@ -338,7 +338,7 @@ function requestToken(reason: string): void {
 }
 
 function showStartError(reason: string): void {
-  byId("start-error").textContent = asSentence(reason);
+  showMessage(byId("start-error"), reason);
   byId("start-error").hidden = false;
 }
 

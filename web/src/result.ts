@@ -1,7 +1,7 @@
 // The result for one photo: the sentence, its confidence, and the details of one selected word.
 
 import { levelOf } from "./confidence";
-import { asSentence, byId, make, rows } from "./dom";
+import { asSentence, byId, make, rows, showMessage } from "./dom";
 import { Overlay } from "./heatmap";
 import { Sentence } from "./sentence";
 import type { CaptionResult, Frame, Level, Word } from "./types";
@@ -77,7 +77,7 @@ export class ResultView {
     this.setBusy(false);
     this.sentence.clear();
     byId("sentence").replaceChildren();
-    byId("result-error").textContent = asSentence(reason);
+    showMessage(byId("result-error"), reason);
     byId("result-error").hidden = false;
   }
 
