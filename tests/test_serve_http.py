@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,23 @@ def test_several_photos_keep_their_order_in_a_form_and_in_json(
 def test_options_mean_what_they_mean_in_python(
     server: RunningServer, captioner: sightline.Captioner, photo_bytes: list[bytes], options: dict[str, Any]
 ):
-    expected = captioner.caption(photo_bytes[0], **options).as_dict()
+    expected = captioner.caption(photo_bytes[0], **options)
     as_json = server.post_json("/v1/caption", {"photos": [encoded(photo_bytes[0])], **options})
-    assert as_json.json["captions"] == [expected]
+    assert as_json.json["captions"] == [expected.as_dict()]
     fields = {name: str(value).lower() for name, value in options.items()}
-    assert server.post("/v1/caption", photo_bytes[0], fields).json["captions"] == [expected | {"source": "0.jpg"}]
+    named = replace(expected, source="0.jpg")
+    assert server.post("/v1/caption", photo_bytes[0], fields).json["captions"] == [named.as_dict()]
 
 
 def test_candidates_widen_the_beam_as_on_the_command_line(server: RunningServer, photo_bytes: list[bytes]):
     (caption,) = server.post("/v1/caption", photo_bytes[0], {"candidates": 4}).json["captions"]
     assert len(caption["others"]) == 3
+
+
+def test_every_candidate_names_the_photo(server: RunningServer, photo_bytes: list[bytes]):
+    for path, key in (("/v1/caption", "captions"), ("/v1/explain", "explanations")):
+        (caption,) = server.post(path, photo_bytes[0], {"candidates": 3}).json[key]
+        assert [one["source"] for one in (caption, *caption["others"])] == ["0.jpg"] * 3
 
 
 @pytest.mark.parametrize("occlusion", [False, True])

@@ -228,7 +228,7 @@ class Caption:
             "finished": self.finished,
             "words": [word.as_dict() for word in self.words],
             **({"neighbours": [photo.as_dict() for photo in self.neighbours]} if self.neighbours else {}),
-            **({"others": [other.as_dict() for other in self.others]} if self.others else {}),
+            **({"others": [other.as_dict() | {"source": self.source} for other in self.others]} if self.others else {}),
         }
 
 
