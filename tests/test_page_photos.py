@@ -20,7 +20,7 @@ from serving import made_once
 
 from sightline.engine.captioner import load
 from sightline.nn.hub import DEFAULT_MODEL
-from sightline.serve.browser import PAGE, copy_model, copy_page
+from sightline.serve.browser import MODEL_FILES, PAGE, copy_model, copy_page
 from sightline.types import COLUMNS, UNSURE, Caption, level_of
 
 EXAMPLES = PAGE / "examples"
@@ -117,6 +117,8 @@ def test_captions_of_the_default_model_are_downloaded(
 ) -> None:
     chosen, unsure = files(), unsure_of(expected)
     with served(default_site) as server, opened(browser, address(server), reduced_motion="reduce") as page:
+        megabytes = sum((default_site / "model" / name).stat().st_size for name in MODEL_FILES) / 1e6
+        assert f"{megabytes:.1f} MB," in page.text_content("#about")
         drop(page, chosen)
         assert page.text_content("#counts") == f"4 captioned, {len(unsure)} of them unsure · 1 failed"
         assert "on photos like those the model was trained on, fewer on others" in page.text_content("#percentages")

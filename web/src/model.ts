@@ -40,12 +40,12 @@ export class Model {
     readonly manifest: Manifest,
     readonly confidence: Confidence | null,
     private readonly sessions: Record<"encoder" | "start" | "step", ort.InferenceSession>,
-    readonly bytes: number,
+    readonly bytes: number, // of all files that were fetched for it
   ) {}
 
   static async load(urls: ModelUrls, progress: Progress, threads = defaultThreads()): Promise<Model> {
     const cache = await openCache();
-    const manifest = (await fetchJson(`${urls.model}sightline.json`, cache)) as Manifest;
+    const manifestFile = await fetchJson(`${urls.model}sightline.json`, cache), manifest = manifestFile.content as Manifest;
     if (manifest.format !== FORMAT) throw new Error(`the model has the format “${manifest.format}”, this program reads “${FORMAT}”: export it again`);
     const calibration = fetchJson(`${urls.model}confidence.json`, cache).catch(() => null);
     const names = ["encoder", "start", "step"] as const, files = new ModelFiles(urls.model, cache, progress);
@@ -64,9 +64,9 @@ export class Model {
     if (weights) options.externalData = [{ path: WEIGHTS, data: weights }];
     const sessions: Partial<Record<(typeof names)[number], ort.InferenceSession>> = {};
     for (const [index, name] of names.entries()) sessions[name] = await ort.InferenceSession.create(graphs[index], options);
-    const file = (await calibration) as ConfidenceFile | null;
-    const bytes = [weights, ...graphs].reduce((sum, data) => sum + (data?.length ?? 0), 0);
-    return new Model(manifest, file && new Confidence(file), sessions as Required<typeof sessions>, bytes);
+    const confidenceFile = await calibration, confidence = confidenceFile && new Confidence(confidenceFile.content as ConfidenceFile);
+    const bytes = [manifestFile, confidenceFile, weights, ...graphs].reduce((sum, file) => sum + (file?.length ?? 0), 0);
+    return new Model(manifest, confidence, sessions as Required<typeof sessions>, bytes);
   }
 
   async encode(pixels: Float32Array): Promise<Record<string, ort.Tensor>> {
@@ -138,13 +138,18 @@ async function get(address: string): Promise<Response> {
 
 const nameOf = (address: string) => address.split("/").pop();
 
+interface JsonFile {
+  content: unknown;
+  length: number; // in bytes
+}
+
 /** From the network if it answers, so that a new model is noticed; otherwise from the cache. */
-async function fetchJson(address: string, cache: Cache | null): Promise<unknown> {
+async function fetchJson(address: string, cache: Cache | null): Promise<JsonFile> {
   try {
     const answer = await get(address);
     if (answer.ok) {
       await cache?.put(address, answer.clone()).catch(() => {});
-      return await answer.json();
+      return await parse(answer);
     }
     if (answer.status === 404) await cache?.delete(address); // the server no longer has it
   } catch {
@@ -152,7 +157,12 @@ async function fetchJson(address: string, cache: Cache | null): Promise<unknown>
   }
   const cached = await cache?.match(address);
   if (!cached) throw new Error(`${nameOf(address)} could not be fetched`);
-  return cached.json();
+  return parse(cached);
+}
+
+async function parse(answer: Response): Promise<JsonFile> {
+  const data = await answer.arrayBuffer();
+  return { content: JSON.parse(new TextDecoder().decode(data)), length: data.byteLength };
 }
 
 /** The files of one model: fetched once, checked by their hashes, and kept in the cache under them. */

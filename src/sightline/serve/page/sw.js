@@ -1,6 +1,6 @@
 // Caches the page's files for offline use: all of one build or none. The page itself caches the model.
 "use strict";
-const VERSION = "7a70656c897c3a0d", FILES = ["assets/captioner-KM6tClfj.js","assets/index-DJTNPWZt.js","assets/index-zBc7iEPC.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-CGEn06bT.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
+const VERSION = "ecf22eb6fb555301", FILES = ["assets/captioner-Dml6ERag.js","assets/index-BBZ6y4tL.js","assets/index-zBc7iEPC.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-DqqLfP5-.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
 const NAME = `sightline-page-${VERSION}`, TIMEOUT = 3000; // milliseconds
 const addresses = new Set(FILES.map((file) => new URL(file, self.registration.scope).href));
 
