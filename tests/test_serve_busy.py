@@ -146,6 +146,14 @@ def test_a_server_that_is_stopped_answers_the_requests_in_flight(
         wait_until(lambda: "stopped" in server.lines[-1], "the last line")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_ends_a_server_as_intended_with_exit_code_0(tiny_model: Path):
+    with serving("--model", tiny_model) as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE) == 0
+        wait_until(lambda: "stopped" in server.lines[-1], "the last line")
+
+
 def can_connect(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()

@@ -10,7 +10,10 @@ from sightline.io.interrupts import EXIT_CODE, count_interrupts, finish, interru
 
 
 def main() -> None:
-    """Run the command line and exit: 0 fine, 1 when some input failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line and exit: 0 fine, 1 when some input failed, 2 wrong usage, 130 interrupted.
+
+    ``serve`` and ``watch`` run until Ctrl-C, and then exit with 0.
+    """
     count_interrupts()
     gc.set_threshold(50_000)  # torch's and timm's imports make a million objects and no garbage: collecting took 0.7 s
     try:

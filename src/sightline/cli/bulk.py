@@ -152,8 +152,7 @@ def watch(
         complain(f"{counted(summary.failed, 'photo')} could not be captioned: see {printable(summary.errors)}")
         raise typer.Exit(1)
     if not once:
-        complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")
-        raise KeyboardInterrupt  # nothing else ends it
+        complain(f"{counted(summary.photos, 'photo')} captioned in this run: {printable(output)}")  # Ctrl-C ended it
 
 
 def _show(caption: Caption) -> None:

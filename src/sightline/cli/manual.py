@@ -15,7 +15,8 @@ from sightline.io.files import atomic_path
 
 CLOSING = """
 .SH EXIT STATUS
-0: done. 1: some input failed. 2: wrong usage. 130: interrupted.
+0: done. 1: some input failed. 2: wrong usage. 130: interrupted; serve and watch, which Ctrl-C
+ends, then exit with 0.
 .SH ENVIRONMENT
 .TP
 SIGHTLINE_TOKEN

@@ -107,15 +107,12 @@ class TimeoutProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Logs its address once it listens, and notes by which signal it was stopped."""
-
-    interrupted = False
+    """Logs its address once it listens."""
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop. uvicorn's own method would have the signal sent once more at the end."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
-        self.interrupted |= sig == signal.SIGINT
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -165,11 +162,8 @@ def serve(captioner: Captioner, settings: Settings, listener: socket.socket, nam
     )  # fmt: skip
     if warning := open_to_all(settings):
         log.warning("%s", warning)
-    server = Server(config)
-    server.run(sockets=[listener])
+    Server(config).run(sockets=[listener])
     log.info("stopped; every request that had arrived was answered")
-    if server.interrupted:
-        raise KeyboardInterrupt
 
 
 def warm_up(work: CaptionWork) -> None:
