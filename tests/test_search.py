@@ -8,7 +8,9 @@ import json
 import re
 import shutil
 import tarfile
+from html import unescape
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from commands import Command
@@ -133,6 +135,13 @@ def test_several_captions_of_a_photo_show_it_once_by_its_best(tmp_path: Path) ->
     assert [(one.source, one.text) for one in search("red cat", path)] == [("a.jpg", "a cat on a red sofa")]
 
 
+def test_at_equal_score_unsure_captions_come_last(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+    path.write_text("source,caption,unsure\na.jpg,a dog,true\nb.jpg,a dog,false\nc.jpg,a cat on a sofa,false\n")
+    assert found("dog", path) == ["b.jpg", "a.jpg"]
+    assert found("dog", path, limit=1) == ["b.jpg"]
+
+
 def test_a_cell_that_was_guarded_from_spreadsheets_is_read_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("source,caption\n'=dog.jpg,'-dog\n")
     assert [(one.source, one.text) for one in read_captions(tmp_path / "a.csv")] == [("=dog.jpg", "-dog")]
@@ -202,6 +211,26 @@ def test_the_page_shows_photos_of_files_and_of_shards(command: Command, tmp_path
     assert "A dog &lt;b&gt;." in page and "gone.jpg" in page
     assert "<script" not in page and "&lt;script&gt;" in page
     assert "--background" in page, "the stylesheet of all pages"
+
+
+def test_the_page_links_to_the_photos(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thumbnail and name, by a relative link where the name is; not to what is gone, in a shard or elsewhere."""
+    names = ["my photos/50% #1?.jpg", 'a"b&c.jpg', "mailto:x.jpg", "été.jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(DOG, tmp_path / name)
+    with tarfile.open(tmp_path / "0.tar", "w") as shard:
+        shard.add(DOG, "in.jpg")
+    rows = [*names, str(tmp_path / names[0]), "0.tar::in.jpg", "gone.jpg", "https://example.org/x.jpg"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": name, "caption": "a dog"}) + "\n" for name in rows))
+    monkeypatch.chdir(tmp_path)
+    assert command("search", "dog", "a.jsonl", "--html", "pages/found.html").code == 0
+    page = Path("pages/found.html")
+    urls = [unescape(url) for url in re.findall(r'<a href="([^"]*)">', page.read_text(encoding="utf-8"))]
+    assert urls[::2] == urls[1::2] and len(urls) == 2 * 5, "picture and name"
+    targets = [urljoin(page.absolute().as_uri(), url) for url in urls[::2]]
+    assert targets == [(tmp_path / name).as_uri() for name in [*names, names[0]]]
+    assert [url.startswith("file:") for url in urls[::2]] == [False, False, False, False, True]
 
 
 def test_a_folder_is_captioned_once_by_the_default_model(

@@ -7,13 +7,16 @@ and "man" finds "two men".
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sightline.bulk.job_folder import BulkOutput, absolute
 from sightline.bulk.outputs import to_unicode
@@ -59,7 +62,7 @@ class FoundCaption:
 
 
 def search(query: str, table: str | Path, limit: int = 20) -> list[FoundCaption]:
-    """The photos of a table whose captions match best, best first; each photo once.
+    """The photos of a table whose captions match best, best first; each photo once; at equal score, unsure ones last.
 
     A caption matches if it has any of the query's words, in any form; words in double quotes must follow each other.
     ``table`` is a file of captions, or the folder of a bulk job.
@@ -69,11 +72,11 @@ def search(query: str, table: str | Path, limit: int = 20) -> list[FoundCaption]
     index = _index()
     for row in read_captions(Path(table)):
         rows.append(row)
-        index.execute("INSERT INTO captions VALUES (?)", [stems(row.text)])
+        index.execute("INSERT INTO captions VALUES (?, ?)", [stems(row.text), row.unsure])
     if not rows:
         raise DataError(f"{printable(table)} holds no caption: name a table with columns such as source and caption")
     found: dict[str, FoundCaption] = {}
-    command = "SELECT rowid, bm25(captions) FROM captions WHERE captions MATCH ? ORDER BY 2, rowid"
+    command = "SELECT rowid, bm25(captions) FROM captions WHERE captions MATCH ? ORDER BY 2, unsure, rowid"
     for number, score in index.execute(command, [wanted]):
         row = rows[number - 1]
         if row.source not in found:
@@ -103,7 +106,7 @@ def stems(text: str) -> str:
 def _index() -> sqlite3.Connection:
     index = sqlite3.connect(":memory:")
     try:
-        index.execute(f"CREATE VIRTUAL TABLE captions USING fts5(text, tokenize = '{TOKENIZER}')")
+        index.execute(f"CREATE VIRTUAL TABLE captions USING fts5(text, unsure UNINDEXED, tokenize = '{TOKENIZER}')")
     except sqlite3.OperationalError:
         raise ConfigError("this Python's SQLite has no full-text search (FTS5): use another build of Python") from None
     return index
@@ -159,9 +162,9 @@ def read_captions(table: Path) -> Iterator[FoundCaption]:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def render_page(query: str, found: Sequence[FoundCaption], table: Path) -> str:
-    """The photos that were found, with their captions; `path_in_table` says where they are."""
-    figures = "".join(_figure(one, table) for one in found)
+def render_page(query: str, found: Sequence[FoundCaption], table: Path, page: Path) -> str:
+    """The photos that were found, with their captions, for the file `page`; `path_in_table` says where they are."""
+    figures = "".join(_figure(one, table, page) for one in found)
     body = (
         f'<div class="found">\n<h1>{escape(to_unicode(query))}</h1>\n'
         f'<p class="quiet">{counted(len(found), "photo")}, best match first</p>\n'
@@ -170,18 +173,35 @@ def render_page(query: str, found: Sequence[FoundCaption], table: Path) -> str:
     return render_html(to_unicode(query), body, STYLE + PHOTO_GRID)
 
 
-def _figure(found: FoundCaption, table: Path) -> str:
+def _figure(found: FoundCaption, table: Path, page: Path) -> str:
+    photo = _photo(found.source, table)
+    picture = "" if photo is None else thumbnail(photo, found.sentence())
+    name = escape(printable(found.source))
+    if isinstance(photo, Path) and os.path.isfile(photo):  # noqa: PTH113 -- any text
+        url = escape(_url(photo, page, local_path(found.source).is_absolute()))
+        picture, name = (f'<a href="{url}">{content}</a>' if content else "" for content in (picture, name))
     return (
-        f"<figure>{thumbnail(_photo(found.source, table), found.sentence())}<figcaption>"
+        f"<figure>{picture}<figcaption>"
         f'<p class="caption">{escape(found.sentence())}</p>'
-        f'<p class="quiet">{escape(printable(found.source))} · score {found.score:.2f}</p></figcaption></figure>\n'
+        f'<p class="quiet">{name} · score {found.score:.2f}</p></figcaption></figure>\n'
     )
 
 
+def _url(photo: Path, page: Path, is_absolute: bool) -> str:
+    """A link to a photo that is as absolute as its name in the table: page, table and photos can be moved together."""
+    if not is_absolute:
+        with suppress(ValueError):  # no relative path leads to another drive
+            return quote(Path(os.path.relpath(photo, page.parent)).as_posix())
+    return Path(absolute(str(photo))).as_uri()
+
+
 def _photo(source: str, table: Path) -> Any:
-    """The file of a photo, or its byte range in a shard."""
+    """The file of a photo, or its byte range in a shard; None: the name is no file's, such as a web address."""
     shard, is_member, _ = source.partition("::")
-    path = path_in_table(shard, table)
+    try:
+        path = path_in_table(shard, table)
+    except ValueError:
+        return None
     if is_member and path.is_file():
         member = source.removeprefix(shard)
         return next((file for file in list_shard(path)[0] if file.name == f"{path}{member}"), path)

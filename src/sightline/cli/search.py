@@ -47,7 +47,7 @@ def search(
     for one in found:
         typer.echo(f"{printable(one.source)}\t{one.sentence()}\t{one.score:.2f}")
     if html is not None:
-        write_atomically(html, render_page(query, found, table))
+        write_atomically(html, render_page(query, found, table, html))
         complain(f"{counted(len(found), 'photo')} on the page {printable(html)}")
     if not found:
         complain(f"no caption in {printable(captions)} matches {query!r}: try fewer or other words")
