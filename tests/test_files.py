@@ -139,6 +139,17 @@ def test_linked_folders_are_not_followed_but_named(tmp_path: Path) -> None:
     assert not SkippedFiles()
 
 
+def test_skipped_files_are_named_relative_to_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/readme.txt", "b/c/readme.txt", "readme.txt"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for inputs in ([tmp_path / "photos"], ["photos/"], ["photos"]):
+        skipped = SkippedFiles()
+        list(find_images(inputs, skipped))
+        assert str(skipped) == "skipped 3 files that are not photos: readme.txt, a/readme.txt, b/c/readme.txt"
+
+
 # Finding images
 
 

@@ -115,10 +115,11 @@ class SkippedFiles:
     def __bool__(self) -> bool:
         return bool(self.count or self.folder_count)
 
-    def add(self, path: str | Path) -> None:
+    def add(self, path: str | Path, folder: str | Path = "") -> None:
+        """Count a file; it is named relative to ``folder``, where one was searched."""
         self.count += 1
         if len(self.names) < 3:
-            self.names.append(printable(Path(path).name))
+            self.names.append(printable(os.path.relpath(path, folder) if folder else Path(path).name))
 
     def add_folder(self, path: str | Path) -> None:
         self.folder_count += 1
@@ -165,7 +166,7 @@ def walk_files(
             if os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122 -- the same
                 yield os.path.join(parent, name)  # noqa: PTH118 -- Path takes ten times as long
             elif skipped is not None:
-                skipped.add(name)
+                skipped.add(Path(parent, name), folder)
 
 
 def walk_images(
