@@ -329,6 +329,12 @@ def test_caption_has_few_options():
     assert len(parameters.keys() - {"inputs", "return"}) <= 17
 
 
+def test_an_unknown_decoding_option_like_no_other_gets_them_all_listed():
+    names = ", ".join(option.name for option in user_options())
+    with pytest.raises(ConfigError, match=f"^--set foo=1: unknown decoding option 'foo'; give one of {names}$"):
+        decoding_options(["foo=1"])
+
+
 def test_any_decoding_option_can_be_set():
     settings = [f"{option.name}={option.default}" for option in user_options() if option.name != "sample"]
     assert DecodingOptions(**decoding_options([*settings, "sample=true"])) == DecodingOptions(sample=True)

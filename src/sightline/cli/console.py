@@ -115,7 +115,8 @@ def _add_settings(chosen: dict[str, Any], settings: list[str]) -> None:
         if not equals:
             raise ConfigError(f"--set {setting}: write NAME=VALUE, as in --set top_p=0.9")
         if name not in kinds:
-            raise ConfigError(f"--set {setting}: unknown decoding option {name!r}{nearest(name, kinds)}")
+            known = nearest(name, kinds) or f"; give one of {', '.join(kinds)}"
+            raise ConfigError(f"--set {setting}: unknown decoding option {name!r}{known}")
         if name in chosen:
             raise ConfigError(f"{name} is given twice: give it once")
         chosen[name] = _parse(setting, text, kinds[name])
