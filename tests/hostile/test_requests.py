@@ -8,6 +8,7 @@ import json
 import random
 import threading
 import time
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from corpus import ROUNDS, mutated, report
 from PIL import Image
 from serving import BOUNDARY, MULTIPART, RunningServer, form, run_async, serving
 
+from sightline.explain.explanation import Explanation
 from sightline.io.images import decoded_bytes
+from sightline.types import Caption
 
 pytest.importorskip("fastapi", reason="the server's extra is not installed: pip install 'sightline-captions[serve]'")
 pytest.importorskip("python_multipart")
@@ -59,20 +62,23 @@ def test_large_photos_are_decoded_one_at_a_time_and_keep_no_other_waiting(monkey
     service = app.Service(work, Settings(), frozenset())
     monkeypatch.setattr(app, "LARGE_BYTES", 1000 * 1000)
 
-    def submit(prepared: str, query: object) -> Future[str]:
-        done: Future[str] = Future()
-        done.set_result(prepared)
+    def submit(prepared: str, query: object) -> Future[Explanation]:
+        done: Future[Explanation] = Future()
+        done.set_result(Explanation(Caption(prepared, (), 0.0), "attention"))
         return done
 
     monkeypatch.setattr(service.batcher, "submit", submit)
     query: Any = None
 
+    async def texts(tasks: Iterable[Awaitable[Any]]) -> list[str]:
+        return [found.caption.text for found in await asyncio.gather(*tasks)]
+
     async def caption() -> None:
         large = [asyncio.create_task(service.caption_one(encoded((600, 600)), "large", query)) for _ in range(8)]
         small = [service.caption_one(encoded((60, 60)), "small", query) for _ in range(20)]
-        assert await asyncio.wait_for(asyncio.gather(*small), 60) == ["small"] * 20  # while the large ones wait
+        assert await asyncio.wait_for(texts(small), 60) == ["small"] * 20  # while the large ones wait
         work.gate.set()
-        assert await asyncio.gather(*large) == ["large"] * 8
+        assert await texts(large) == ["large"] * 8
 
     run_async(caption())
     assert work.most == [2, 1]
