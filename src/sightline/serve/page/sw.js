@@ -1,6 +1,6 @@
 // Caches the page's files for offline use: all of one build or none. The page itself caches the model.
 "use strict";
-const VERSION = "ecf22eb6fb555301", FILES = ["assets/captioner-Dml6ERag.js","assets/index-BBZ6y4tL.js","assets/index-zBc7iEPC.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-DqqLfP5-.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
+const VERSION = "7b866d044fe0e349", FILES = ["assets/captioner-Dml6ERag.js","assets/index-BAjemr0V.js","assets/index-DG77LY4s.css","assets/ort-1.30.0.bin","assets/ort-1.30.0.js","assets/worker-DqqLfP5-.js","examples/README.txt","examples/cat-small.jpg","examples/cat.jpg","examples/coffee-small.jpg","examples/coffee.jpg","examples/dog-small.jpg","examples/dog.jpg","examples/photographer-small.jpg","examples/photographer.jpg","icon.svg","index.html","manifest.webmanifest"];
 const NAME = `sightline-page-${VERSION}`, TIMEOUT = 3000; // milliseconds
 const addresses = new Set(FILES.map((file) => new URL(file, self.registration.scope).href));
 
