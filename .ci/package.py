@@ -97,7 +97,8 @@ def install(source: Path) -> None:
 
 def caption_as_documented(source: Path) -> float:
     """The example's caption is the one that the README gives after `sightline caption`; returns the seconds it took."""
-    line = next(line for line in shell_blocks(source / "README.md")[2].splitlines() if "examples/dog.jpg" in line)
+    lines = "".join(shell_blocks(source / "README.md")).splitlines()
+    line = next(line for line in lines if line.startswith("sightline caption examples/dog.jpg"))
     command, _, documented = line.partition("#")
     began = time.perf_counter()
     caption = run(str(source / ".venv/bin/sightline"), *shlex.split(command)[1:], cwd=source).strip()
