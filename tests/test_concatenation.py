@@ -18,6 +18,8 @@ from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, s
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import Encoder, build_encoder, encoder_from_spec
 from sightline.onnx.export import encoder_session
+from sightline.recipes.config import load_recipe
+from sightline.training.setup import encoder_options, start_from
 
 NAMES = ("efficientnet-lite0", "tiny-vit-5m")  # of different mean, standard deviation and depth
 BOTH = "+".join(NAMES)
@@ -90,3 +92,33 @@ def test_recipes_check_knows_each_of_them(capsys: pytest.CaptureFixture[str]) ->
     assert run(["recipes", "check", "clip-coco", "--set", f"encoder.name={BOTH}"]) == 0
     assert run(["recipes", "check", "clip-coco", "--set", "encoder.name=tiny-vit-5m+dinov2-vits15"]) == 1
     assert "unknown encoder 'dinov2-vits15' (did you mean 'dinov2-vits14'?)" in capsys.readouterr().err
+
+
+def test_a_run_that_adds_an_encoder_begins_with_the_captions_of_the_model_it_starts_from(tmp_path: Path) -> None:
+    """First one encoder and then two, and a third beside these two."""
+    words, pixels = tokenizer(), torch.randn(2, 3, 96, 96)
+    tokens = torch.randint(4, 10, (2, 6))
+    for before, now in ((NAMES[0], BOTH), (BOTH, f"{BOTH}+{NAMES[0]}")):
+        torch.manual_seed(1)
+        encoder = build_encoder(before, weights="random", image_size=96, grid=2).eval()
+        sizes = {"features": encoder.dimension, "vocabulary": words.size, "max_length": LENGTH}
+        model = CaptionModel(encoder, build_decoder("transformer", **sizes, **OPTIONS["transformer"])).eval()
+        with torch.no_grad():
+            expected = model(pixels, tokens).logits
+        folder = tmp_path / before
+        save_checkpoint(folder, Checkpoint(model, words, {"beam": 2}, {}, 'title = "one"\n'))
+        larger = build_encoder(now, weights="random", image_size=96, grid=2)
+        last = {name: tensor.clone() for name, tensor in larger.parts[-1].state_dict().items()}
+        sizes["features"] = larger.dimension
+        wider = CaptionModel(larger, build_decoder("transformer", **sizes, **OPTIONS["transformer"])).eval()
+        start_from(wider, str(folder))
+        with torch.no_grad():
+            assert torch.allclose(wider(pixels, tokens).logits, expected, atol=1e-4)
+        for name, tensor in larger.parts[-1].state_dict().items():
+            assert torch.equal(tensor, last[name]), name
+
+
+def test_added_encoders_keep_their_own_weights_where_a_run_starts_from_a_model() -> None:
+    recipe = load_recipe("clip-coco", [f"encoder.name={BOTH}", "training.init=default"])
+    assert encoder_options(recipe)["weights"] == "library"
+    assert encoder_options(load_recipe("clip-coco", ["training.init=default"]))["weights"] == "random"

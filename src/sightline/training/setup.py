@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sightline.data import Dataset, Example, check_sources, first_of_each_source, read_text
 from sightline.data.loader import Batch, BlankPhotos, CachedPhotos, CaptionLoader, PhotoSource, PixelPhotos
@@ -23,7 +24,8 @@ from sightline.errors import CheckpointError, ConfigError, DataError
 from sightline.io.files import counted
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, load_model_tensors
 from sightline.nn.decoders import build_decoder, build_embedding
-from sightline.nn.encoders import build_encoder
+from sightline.nn.encoders import Encoder, build_encoder
+from sightline.nn.encoders.concatenation import PLUS
 from sightline.nn.hub import resolve
 from sightline.recipes.config import Distillation, PretrainedEncoder, Recipe
 from sightline.tokenizers import Tokenizer, train_tokenizer
@@ -33,6 +35,7 @@ from sightline.training.objectives.distillation import teacher_captions, teacher
 
 log = logging.getLogger("sightline.training")
 PER_WORD = ("decoder.embedding.vectors.weight", "decoder.output.weight", "decoder.output.bias")  # a row for each word
+PHOTO = "decoder.photo.weight"  # a transformer's projection of the features
 FEW_PHOTOS = 50  # in val: scores on fewer are uncertain
 
 
@@ -104,9 +107,13 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> CaptionModel:
 
 
 def encoder_options(recipe: Recipe) -> dict[str, Any]:
-    """A run that starts from a model has its encoder's weights from there: nothing is downloaded to be replaced."""
-    options = recipe.encoder.options()
-    return options | {"weights": "random"} if recipe.training.init and options.get("weights") == "library" else options
+    """A run that starts from a model has its encoder's weights from there: nothing is downloaded to be replaced.
+
+    Of several encoders some may be new to that model, so all of them are given their weights first.
+    """
+    options, joined = recipe.encoder.options(), PLUS in recipe.encoder.name
+    replaced = recipe.training.init and not joined and options.get("weights") == "library"
+    return options | {"weights": "random"} if replaced else options
 
 
 def photos_of(recipe: Recipe, dataset: Dataset, split: str) -> list[Example]:
@@ -260,16 +267,40 @@ def start_tokenizer(name: str, captions: Iterable[str], new_words: int | None) -
 def start_from(model: CaptionModel, name: str) -> None:
     """Initialise from a trained model's weights; this model may have a larger vocabulary."""
     folder = resolve(name)
-    before, now = load_checkpoint(folder).model.encoder.preprocess, model.encoder.preprocess
+    encoder = load_checkpoint(folder).model.encoder
+    before, now = encoder.preprocess, model.encoder.preprocess
     if before != now:
         log.warning("training.init=%s was trained with other preprocessing: %s, now %s", name, before, now)
+
+    def fit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        if model.encoder.name.startswith(encoder.name + PLUS):
+            tensors = with_encoders(tensors, encoder, model)
+        return resized(tensors, model.decoder.vocabulary)
+
     try:
-        load_model_tensors(model, folder, lambda given: resized(given, model.decoder.vocabulary))
+        load_model_tensors(model, folder, fit)
     except CheckpointError as error:
         raise ConfigError(
             f"training.init={name!r} is not the recipe's kind of model ({error}); its own recipe is: "
             f"`sightline train {folder / 'recipe.toml'} --set training.init={name}`"
         ) from None
+
+
+def with_encoders(tensors: dict[str, Tensor], encoder: Encoder, model: CaptionModel) -> dict[str, Tensor]:
+    """The same model with further encoders beside its own, as in ``clip-vit-b16+dinov2-vits14``.
+
+    The decoder's weights for the new features are zero, so the run begins with that model's captions.
+    """
+    parts = len(encoder.name.split(PLUS))
+    own = {
+        (f"encoder.parts.0.{name}" if parts == 1 else f"encoder.{name}"): tensors[f"encoder.{name}"]
+        for name in encoder.state_dict()
+    }
+    new = {name: value for name, value in model.state_dict().items() if name.startswith("encoder.") and name not in own}
+    decoder = {name: value for name, value in tensors.items() if not name.startswith("encoder.")}
+    if PHOTO in decoder:  # (width, features)
+        decoder[PHOTO] = F.pad(decoder[PHOTO], (0, model.encoder.dimension - encoder.dimension))
+    return own | new | decoder
 
 
 def resized(tensors: dict[str, Tensor], vocabulary: int) -> dict[str, Tensor]:
