@@ -79,6 +79,8 @@ def test_version(command: Command):
         (["explain", "a.jpg", "--bem", "2"], "--beam"),
         (["watch", "photos/", "more/", "-o", "x.csv"], "extra argument"),
         (["train", "nic-resnet5", "--data", "x"], "nic-resnet50"),
+        (["caption", "--csv", ""], "the argument after `sightline caption --csv` is empty"),
+        (["bulk", "photos/", "-o", ""], "the argument after `sightline bulk photos/ -o` is empty"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(command: Command, arguments: list[str], words: str):

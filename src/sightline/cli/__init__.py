@@ -69,6 +69,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
     command = typer.main.get_command(app)
     code, failed = 0, None
     try:
+        _check_none_empty(arguments)
         with command.make_context("sightline", [*arguments]) as context:
             command.invoke(context)
     except typer.Exit as finished:
@@ -88,6 +89,16 @@ def run(arguments: list[str], debug: bool = False) -> int:
     if unwritten and (failed is None or isinstance(failed, OSError)):
         failed = SightlineError(f"cannot write to standard output: {unwritten.strerror}; send it elsewhere")
     return _report(failed, arguments) if failed else code
+
+
+def _check_none_empty(arguments: list[str]) -> None:
+    """As a path, an empty argument would mean the folder where one is, with all that is in it."""
+    if "" in arguments:
+        before = " ".join(["sightline", *arguments[: arguments.index("")]])
+        raise ConfigError(
+            f"the argument after `{printable(before)}` is empty, as from a shell variable without a value: "
+            "write what is meant, or . for the folder where you are"
+        )
 
 
 def _report(error: Exception, arguments: list[str]) -> int:
