@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bulking import bulk
 from commands import Command
 from drawings import EVERY
 
@@ -230,6 +231,32 @@ def test_a_photo_that_failed_in_the_table_is_named_with_its_error(
         (line,) = scored.complaints
         assert line.startswith(f"error: {who} no caption in {table} (is not an image: ")
         assert line.endswith(f"): caption {what} again or remove {what} from the references")
+
+
+@pytest.mark.parametrize("name", ["captions.csv", "captions.jsonl", "captions.parquet", "captions/"])
+def test_a_photo_that_failed_in_a_bulk_job_is_named_with_its_error(
+    command: Command, tiny_model: Path, tmp_path: Path, name: str
+):
+    """The errors of a job are in a table of their own, beside its captions or in its folder."""
+    photos, table, format = tmp_path / "photos", tmp_path / name, Path(name).suffix.removeprefix(".") or "jsonl"
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    photos.mkdir()
+    EVERY[0].draw().save(photos / "dog.jpg")
+    for text in ("notes.jpg", "todo.jpg"):
+        (photos / text).write_text("milk")
+    references = [{"image_id": path.name, "caption": "a red dog"} for path in sorted(photos.iterdir())]
+    score = ("score", table, "--references", tmp_path / "references.json", "--metrics", "rouge")
+    assert bulk(photos, table, tiny_model, format, folder=name.endswith("/")).failed == 2
+    for count, who, what in ((3, "notes.jpg and 1 more have", "them"), (2, "notes.jpg has", "it")):
+        (tmp_path / "references.json").write_text(json.dumps({"annotations": references[:count]}))
+        scored = command(*score)
+        assert scored.code == 1
+        (line,) = scored.complaints
+        assert line.startswith(f"error: {who} no caption in {table} (is not an image: ")
+        assert line.endswith(f"): caption {what} again or remove {what} from the references")
+    (tmp_path / "references.json").write_text(json.dumps({"annotations": references[:1]}))
+    assert command(*score).code == 0
 
 
 @pytest.mark.parametrize("name", ["captions.json", "captions.txt"])

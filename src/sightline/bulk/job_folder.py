@@ -41,7 +41,7 @@ from sightline.bulk.job_record import check_same, read_record
 from sightline.bulk.lock import lock_output
 from sightline.bulk.outputs import check_columns, merge, to_unicode, write_captions, write_failures
 from sightline.data.shards import SHARD_SUFFIX
-from sightline.data.tables import import_parquet, is_part, read_rows
+from sightline.data.tables import errors_table, import_parquet, is_part, read_rows
 from sightline.errors import ConfigError, DataError
 from sightline.io.files import (
     SkippedFiles,
@@ -74,8 +74,7 @@ class BulkOutput:
     @property
     def errors(self) -> Path:
         """The table of all inputs that failed."""
-        suffix = f"errors.{error_format(self.format)}"
-        return self.path / f"_{suffix}" if self.is_folder else self.path.with_suffix(f".{suffix}")
+        return errors_table(self.path, error_format(self.format), self.is_folder)
 
     @property
     def record(self) -> Path:

@@ -80,14 +80,24 @@ def captions_of_examples(table: Path, examples: Sequence[Example]) -> tuple[dict
     return captions, len(others)
 
 
+def errors_table(captions: Path, format: str, is_folder: bool) -> Path:
+    """The table of errors of a bulk job, by its table of captions or its folder."""
+    name = f"errors.{format}"
+    return captions / f"_{name}" if is_folder else captions.with_suffix(f".{name}")
+
+
 def errors_of_examples(table: Path, examples: Sequence[Example]) -> dict[str, str]:
-    """Why photos could not be captioned, by example name, from a table's column ``error``."""
+    """Why photos could not be captioned, by example name: from the table's column ``error`` or from the table of errors
+    of the bulk job that wrote it."""
+    formats = TABLES if table.is_dir() else [table.suffix.lower()]
+    of_job = [errors_table(table, format.removeprefix("."), table.is_dir()) for format in formats]
     example_of = _example_finder(examples)
     errors: dict[str, str] = {}
-    for row in read_rows(table) if table.is_file() else ():  # a bulk job's errors are in another table
-        source, error = row.get("source"), row.get("error")
-        if isinstance(source, str) and isinstance(error, str) and error and (name := example_of(source)):
-            errors[name] = error
+    for path, column in ((table, "error"), *((path, "reason") for path in of_job)):
+        for row in read_rows(path) if path.is_file() else ():
+            source, error = row.get("source"), row.get(column)
+            if isinstance(source, str) and isinstance(error, str) and error and (name := example_of(source)):
+                errors[name] = error
     return errors
 
 
