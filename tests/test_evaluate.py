@@ -166,11 +166,14 @@ def test_scores_of_few_photos_are_shown_with_a_warning(command: Command, tmp_pat
     rows = [{"image_id": number, "id": number, "caption": "a red dog"} for number in range(photos)]
     (tmp_path / "references.json").write_text(json.dumps({"annotations": rows}))
     (tmp_path / "made.json").write_text(json.dumps([{**row, "caption": "a red dog runs"} for row in rows]))
-    score = ("score", tmp_path / "made.json", "--references", tmp_path / "references.json", "--metrics")
+    made, references = tmp_path / "made.json", tmp_path / "references.json"
+    score = ("score", made, "--references", references, "--metrics")
+    compare = ("evaluate", "--compare", made, made, made, "--data", references, "--metrics")
     warning = f"{counted(photos, 'photo')}: too few for scores to mean much"
     cider = f"{warning}; CIDEr-D weights words by how many photos have them and needs more"
-    assert (cider in command(*score, "cider").out.splitlines()) is (photos < 30)
-    assert (warning in command(*score, "rouge").out.splitlines()) is (photos < 30)
+    for scores in (score, compare):
+        assert command(*scores, "cider").out.splitlines().count(cider) == (photos < 30)
+        assert command(*scores, "rouge").out.splitlines().count(warning) == (photos < 30)
 
 
 def test_all_splits_are_evaluated_as_they_are_scored(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -251,12 +252,17 @@ def show_scores(result: Evaluation, title: str) -> None:
     summary += f"{variety['mean_length']:.1f} words each"
     if (times := int(variety["most_repeated_count"])) > 1:
         summary += f"; the most frequent, {times} times: {variety['most_repeated']}"
-    lines = [summary, result.signature]
-    if len(result.images) < FEW_PHOTOS:
-        more = "; CIDEr-D weights words by how many photos have them and needs more" if "cider" in result.scores else ""
-        lines.insert(1, f"{counted(len(result.images), 'photo')}: too few for scores to mean much{more}")
-    for line in lines:
-        printer.print(line, markup=False, soft_wrap=True)
+    for line in (summary, few_photos(len(result.images), result.scores), result.signature):
+        if line:
+            printer.print(line, markup=False, soft_wrap=True)
+
+
+def few_photos(count: int, scores: Mapping[str, float]) -> str:
+    """That scores of so few photos mean little; empty where there are enough."""
+    if count >= FEW_PHOTOS:
+        return ""
+    more = "; CIDEr-D weights words by how many photos have them and needs more" if "cider" in scores else ""
+    return f"{counted(count, 'photo')}: too few for scores to mean much{more}"
 
 
 def show_comparison(result: Comparison) -> None:
@@ -277,6 +283,8 @@ def show_comparison(result: Comparison) -> None:
                 f"{found['p']:.3f}",
             )  # fmt: skip
         printer.print(table)
+    if line := few_photos(result.images, result.scores[0]):
+        printer.print(line, markup=False, soft_wrap=True)
 
 
 def show_rows(rows: list[ResultRow], left_out: int, metrics: list[str] | None = None) -> None:
