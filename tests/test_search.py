@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import re
 import shutil
 import tarfile
@@ -17,7 +18,7 @@ from commands import Command
 from default_model import SENTENCE
 from PIL import Image
 
-from sightline.bulk.search import find_table, match_expression, read_captions, search
+from sightline.bulk.search import find_table, query_phrases, read_captions, search
 from sightline.errors import ConfigError, DataError
 
 DOG = Path(__file__).parents[1] / "examples" / "dog.jpg"
@@ -51,6 +52,26 @@ def test_the_photo_with_all_words_is_first(table: Path) -> None:
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > scores[1] > 0
     assert found("dog on a beach", table, limit=1) == ["beach.jpg"]
+
+
+@pytest.mark.parametrize("captions", [1, 2, 500])
+def test_a_hit_never_scores_zero(command: Command, tmp_path: Path, captions: int) -> None:
+    """A word of most captions, or of all, tells little apart, but what was found must not look as if it were not."""
+    rows = [f"{number}.jpg,a dog runs" for number in range(captions)]
+    (tmp_path / "a.csv").write_text("source,caption\n" + "\n".join(rows) + "\n")
+    lines = command("search", "dog", tmp_path / "a.csv", "--limit", captions).out.splitlines()
+    assert len(lines) == captions
+    assert {line.split("\t")[2] for line in lines} == {"0.69"}  # ln 2
+
+
+def test_the_score_is_bm25(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("source,caption\na.jpg,a dog and a dog\nb.jpg,a dog\nc.jpg,a cat\n")
+    scores = {one.source: one.score for one in search("dog cat", tmp_path / "a.csv")}  # 3 words each on average
+    common, rare = math.log(1 + 3 / 2), math.log(1 + 3 / 1)
+    short, long = 1.2 * (0.25 + 0.75 * 2 / 3), 1.2 * (0.25 + 0.75 * 5 / 3)
+    assert scores["a.jpg"] == pytest.approx(common * 2 * 2.2 / (2 + long))
+    assert scores["b.jpg"] == pytest.approx(common * 2.2 / (1 + short))
+    assert scores["c.jpg"] == pytest.approx(rare * 2.2 / (1 + short))
 
 
 def test_words_are_compared_by_their_stems_without_accents_or_case(table: Path) -> None:
@@ -105,7 +126,7 @@ def test_no_query_is_taken_for_an_expression(table: Path, query: str) -> None:
 @pytest.mark.parametrize("query", ["", "  ", '"', '""', "()*", "__", "\udcff"])
 def test_a_query_without_words_is_refused(query: str) -> None:
     with pytest.raises(ConfigError, match="has no word to search for"):
-        match_expression(query)
+        query_phrases(query)
 
 
 def test_every_kind_of_table_is_read(tmp_path: Path) -> None:

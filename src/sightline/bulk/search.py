@@ -1,4 +1,4 @@
-"""Finding photos by their captions: SQLite's full-text index (FTS5) over a table of captions, ranked by BM25.
+"""Finding photos by their captions, ranked by BM25 (Robertson and Zaragoza, 2009, section 3).
 
 Words are compared by METEOR's stems, and irregular plurals by their singular, so that "running dogs" finds "a dog runs"
 and "man" finds "two men".
@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sqlite3
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import numpy as np
 
 from sightline.bulk.job_folder import BulkOutput, absolute
 from sightline.bulk.outputs import to_unicode
@@ -32,7 +34,7 @@ from sightline.io.html import PHOTO_GRID, render_html, thumbnail
 from sightline.tokenizers.content_words import IRREGULAR_PLURALS
 from sightline.types import UNSURE, Caption
 
-TOKENIZER = "unicode61 remove_diacritics 2"
+K1, B = 1.2, 0.75  # of BM25: how much repeated words add, and how much long captions lose
 # Words that nearly every caption has; they are searched for only where a query has no other.
 # fmt: off
 STOP_WORDS = frozenset({
@@ -67,49 +69,58 @@ def search(query: str, table: str | Path, limit: int = 20) -> list[FoundCaption]
     A caption matches if it has any of the query's words, in any form; words in double quotes must follow each other.
     ``table`` is a file of captions, or the folder of a bulk job.
     """
-    wanted = match_expression(query)
-    rows: list[FoundCaption] = []
-    index = _index()
+    phrases = query_phrases(query)
+    matches: list[FoundCaption] = []
+    counts: list[list[int]] = []  # of each phrase in each match
+    lengths: list[int] = []  # of the matches, in words
+    captions = words = 0
     for row in read_captions(Path(table)):
-        rows.append(row)
-        index.execute("INSERT INTO captions VALUES (?, ?)", [stems(row.text), row.unsure])
-    if not rows:
+        text = stems(row.text)
+        length = text.count(" ") + 1
+        captions, words = captions + 1, words + length
+        own = [len(re.findall(rf"\b{phrase}\b", text)) for phrase in phrases]
+        if any(own):
+            matches.append(row)
+            counts.append(own)
+            lengths.append(length)
+    if not captions:
         raise DataError(f"{printable(table)} holds no caption: name a table with columns such as source and caption")
+    if not matches:
+        return []
+    scores = bm25(np.array(counts), np.array(lengths), captions, words / captions)
     found: dict[str, FoundCaption] = {}
-    command = "SELECT rowid, bm25(captions) FROM captions WHERE captions MATCH ? ORDER BY 2, unsure, rowid"
-    for number, score in index.execute(command, [wanted]):
-        row = rows[number - 1]
-        if row.source not in found:
-            found[row.source] = FoundCaption(row.source, row.text, row.unsure, -score)
-            if len(found) == limit:
-                break
+    for row, score in sorted(zip(matches, scores.tolist()), key=lambda match: (-match[1], match[0].unsure)):
+        found.setdefault(row.source, replace(row, score=score))
+        if len(found) == limit:
+            break
     return list(found.values())
 
 
-def match_expression(query: str) -> str:
-    """A query as an FTS5 expression: each word is quoted, so that nothing in it is an operator."""
-    text = query.encode("utf-8", "ignore").decode()
-    pieces = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([\w\'’-]+)', text)]
+def bm25(counts: np.ndarray, lengths: np.ndarray, captions: int, mean_length: float) -> np.ndarray:
+    """The scores (R,) of captions by how often they have each phrase (R, P) and by their lengths (R,) in words.
+
+    A phrase that n of N captions have weighs ln(1 + N/n). The paper's ln((N − n + 0.5) / (n + 0.5)) is negative where
+    more than half have it, as in a table of few captions.
+    """
+    weights = np.log(1 + captions / np.maximum((counts > 0).sum(0), 1))  # (P,)
+    norms = K1 * (1 - B + B * lengths / mean_length)  # (R,)
+    return (weights * counts * (K1 + 1) / (counts + norms[:, None])).sum(1)
+
+
+def query_phrases(query: str) -> list[str]:
+    """The words of a query, and its phrases in double quotes, in the form of `stems`."""
+    pieces = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([\w\'’-]+)', query)]
     phrases = [piece for piece in pieces if stems(piece)]
     if not phrases:
         raise ConfigError(f"the query {query!r} has no word to search for: write a few, such as dog beach")
-    chosen = [phrase for phrase in phrases if phrase.lower() not in STOP_WORDS] or phrases
-    return " OR ".join(f'"{stems(phrase)}"' for phrase in chosen)
+    return [stems(phrase) for phrase in phrases if phrase.lower() not in STOP_WORDS] or [*map(stems, phrases)]
 
 
 def stems(text: str) -> str:
-    """The words of a caption or a query as they are compared, with spaces between them."""
-    words = re.findall(r"[^\W_]+", text.lower())
+    """The words of a caption or a query as they are compared, with spaces between them: without case and accents."""
+    letters = (letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    words = re.findall(r"[^\W_]+", "".join(letters).lower())
     return " ".join(stem(IRREGULAR_PLURALS.get(word, word)) for word in words)
-
-
-def _index() -> sqlite3.Connection:
-    index = sqlite3.connect(":memory:")
-    try:
-        index.execute(f"CREATE VIRTUAL TABLE captions USING fts5(text, unsure UNINDEXED, tokenize = '{TOKENIZER}')")
-    except sqlite3.OperationalError:
-        raise ConfigError("this Python's SQLite has no full-text search (FTS5): use another build of Python") from None
-    return index
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ def search(
     Prints path<TAB>caption<TAB>score. A folder of photos is captioned first, into the cache; the next search in it
     captions only what is new. Exit code 1: nothing was found.
     """
-    from sightline.bulk.search import as_given, caption_folder, find_table, match_expression, render_page
+    from sightline.bulk.search import as_given, caption_folder, find_table, query_phrases, render_page
     from sightline.bulk.search import search as find
 
-    match_expression(query)  # a query without words is reported before any photo is captioned
+    query_phrases(query)  # a query without words is reported before any photo is captioned
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html {printable(html)}: the page is a .html file")
     table = find_table(captions)
