@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,76 @@ def test_a_file_that_was_moved_is_no_other_setting() -> None:
     )
     assert _differences(before, moved) == []
     assert _differences(before, other) == _differences(before, {"encoder": moved["encoder"]}) == ["data.text"]
+
+
+def test_a_file_of_joined_encoders_that_was_moved_is_no_other_setting() -> None:
+    before, moved, other = (
+        {"encoder": {"weights": f"{folder}/{first}.safetensors+{folder}/dinov2.safetensors"}}
+        for folder, first in (("old", "clip"), ("new", "clip"), ("new", "vgg19"))
+    )
+    assert _differences(before, moved) == []
+    assert _differences(before, other) == ["encoder.weights"]
+
+
+JOINED = "clip_vit_b16.safetensors+dinov2_vits14.safetensors"
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Path:
+    """A row of one stage with two encoders, and the digests of their weights."""
+    path = tmp_path / "joined.toml"
+    path.write_text(f"""
+[files]
+"clip_vit_b16.safetensors" = "{hashlib.sha256(b"clip").hexdigest()[:12]}"
+"dinov2_vits14.safetensors" = "{hashlib.sha256(b"dinov2").hexdigest()[:12]}"
+[stages.both]
+recipe = "clip-transformer"
+data = ["flickr8k"]
+set = {{ "encoder.name" = "clip-vit-b16+dinov2-vits14", "encoder.weights" = "{JOINED}", "encoder.grid" = 7 }}
+[rows.both]
+data = "flickr8k"
+models = ["both"]
+""")
+    return path
+
+
+def test_each_of_joined_weights_is_found_in_the_folder_of_files(joined: Path, tmp_path: Path, command: Command) -> None:
+    """A missing one is named alone; it is what both a dry run and training ask for."""
+    row, files = ("reproduce", "both", "--plans", joined, "--runs", tmp_path / "runs"), tmp_path / "weights"
+    files.mkdir()
+    clip, dinov2 = (files / name for name in JOINED.split("+"))
+    clip.write_bytes(b"clip")
+    lines = command(*row, "--files", files, "--dry-run").out.splitlines()
+    assert "# dinov2_vits14.safetensors: give their folder, --files FOLDER (results/README.md says more)" in lines
+    dinov2.write_bytes(b"dinov2")
+    lines = command(*row, "--files", files, "--dry-run").out.splitlines()
+    assert f"--set encoder.weights={clip}+{dinov2} " in lines[1]
+    library = command(*row, "--library-weights", "--dry-run").out.splitlines()
+    assert [line for line in library if "safetensors" in line or "encoder.weights" in line] == []
+    assert "--set encoder.name=clip-vit-b16+dinov2-vits14 " in library[1]
+
+
+def test_each_of_joined_weights_is_checked(
+    joined: Path, tiny_flickr8k: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("sightline.cli.reproduce"), "_run", lambda _: 3)  # nothing is trained here
+    row = ("reproduce", "both", "--plans", joined, "--data", tiny_flickr8k, "--runs", tmp_path / "runs")
+    files = tmp_path / "weights"
+    files.mkdir()
+    clip, dinov2 = (files / name for name in JOINED.split("+"))
+    clip.write_bytes(b"clip")
+    lacking = command(*row, "--files", files)
+    assert lacking.code == 2
+    assert lacking.complaints[0].startswith("error: both needs dinov2_vits14.safetensors: put them into one folder")
+    assert "--files, or --library-weights (" in lacking.complaints[0]
+    dinov2.write_bytes(b"another")
+    trained = command(*row, "--files", files)
+    assert trained.code == 3
+    changed = "dinov2_vits14.safetensors is not the file of the published row: the scores may differ"
+    assert [line for line in trained.complaints if "published row" in line] == [changed]
+    dinov2.write_bytes(b"dinov2")
+    assert "published row" not in command(*row, "--files", files).err
+    assert command(*row, "--library-weights").code == 3
 
 
 def test_stages_that_wait_for_each_other_are_found() -> None:

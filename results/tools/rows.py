@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sightline.errors import ConfigError, DataError, install_command
 from sightline.io.files import printable, write_atomically
 from sightline.recipes.config import RECIPES, Recipe, load_recipe, parse_recipe, recipe_names
-from sightline.recipes.plans import FILE_KEYS, RUN_KEYS, Plans, RowPlan, Stage, load_plans, override_text
+from sightline.recipes.plans import FILE_KEYS, RUN_KEYS, Plans, RowPlan, Stage, load_plans, override_text, with_names
 from sightline.training.state import read_history
 
 SCORES = (
@@ -236,9 +236,7 @@ def _portable(key: str, value: Any) -> Any:
     """A stage or file is named without its folder; none, which TOML has not, is the word."""
     if value is None:
         return "none"
-    if key in RUN_KEYS or key in FILE_KEYS:
-        return Path(value).name if isinstance(value, str) else [Path(path).name for path in value]
-    return value
+    return with_names(key, value, lambda path: Path(path).name) if key in RUN_KEYS or key in FILE_KEYS else value
 
 
 def add_plan(path: Path, name: str, row: RowPlan, stages: Mapping[str, Stage]) -> None:

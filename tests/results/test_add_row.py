@@ -145,6 +145,13 @@ def test_a_stage_has_every_override_and_no_folder_of_this_machine() -> None:
     } == stage.set  # fmt: skip
 
 
+def test_a_stage_of_joined_encoders_has_each_of_their_files_without_its_folder() -> None:
+    changes = ["encoder.name=vgg16+vgg19", "encoder.weights=/some/where/vgg16.safetensors+/else/vgg19.safetensors"]
+    stage = stage_of(load_recipe("sat-soft-vgg19", changes), "sat-soft-vgg19")
+    assert stage.set["encoder.weights"] == "vgg16.safetensors+vgg19.safetensors"
+    assert stage.files() == ["vgg16.safetensors", "vgg19.safetensors"]
+
+
 def continued(finished_run: Path, folder: Path) -> Path:
     """A second stage that started from the finished run."""
     again = load_checkpoint(finished_run)

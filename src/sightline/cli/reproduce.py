@@ -134,9 +134,8 @@ def _placeholders(plans: Plans, row: str, paths: Paths, stages: Mapping[str, Sta
     for name, path in paths.data.items():
         if not Path(path).exists():
             lines.append(f"{printable(path)} does not exist yet: taken for the dataset {name}")
-    weights = {stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set}
     names = {name for stage in stages.values() for name in stage.files()}
-    names -= weights if paths.library_weights else set()
+    names -= {name for stage in stages.values() for name in stage.weights() if paths.library_weights}
     if missing := sorted(name for name in names if not Path(paths.file(name)).is_file()):
         lines.append(f"{', '.join(missing)}: give their folder, --files FOLDER (results/README.md says more)")
     return lines
@@ -150,7 +149,7 @@ def _missing(plans: Plans, row: str, paths: Paths, data: list[str]) -> str:
     plan, stages = plans.row(row), plans.stages_of(plans.row(row))
     if not data:
         return f"--data is missing: {row} needs {' and '.join(plans.datasets_of(plan))}"
-    weights = [stage.set["encoder.weights"] for stage in stages.values() if "encoder.weights" in stage.set]
+    weights = [name for stage in stages.values() for name in stage.weights()]
     skipped = weights if paths.library_weights else []
     names = dict.fromkeys(name for stage in stages.values() for name in stage.files() if name not in skipped)
     absent = [name for name in names if not Path(paths.file(name)).is_file()]
@@ -210,15 +209,16 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     from sightline.recipes.plans import FILE_KEYS, RUN_KEYS
 
     found = differences(before, after)
-    moved = [key for key in (*FILE_KEYS, *RUN_KEYS) if key in found and _names(found[key][0]) == _names(found[key][1])]
+    movable = [key for key in (*FILE_KEYS, *RUN_KEYS) if key in found]
+    moved = [key for key in movable if _names(key, found[key][0]) == _names(key, found[key][1])]
     return [key for key in found if key not in moved]
 
 
-def _names(paths: Any) -> Any:
-    """File names of one path or several, without their folders."""
-    if paths is None:
-        return None
-    return [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
+def _names(key: str, paths: Any) -> list[str] | None:
+    """The names of a setting's files or runs, without their folders."""
+    from sightline.recipes.plans import file_names
+
+    return None if paths is None else [Path(path).name for path in file_names(key, paths)]
 
 
 def _with_resume(step: Step) -> Step:

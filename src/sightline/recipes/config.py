@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 from sightline.errors import ConfigError, nearest
 
 RECIPES = Path(__file__).parent
+PLUS = "+"  # joins the names, and the weights, of several encoders
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]

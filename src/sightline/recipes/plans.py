@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sightline.errors import ConfigError, nearest
-from sightline.recipes.config import RECIPES, Recipe, load_recipe
+from sightline.recipes.config import PLUS, RECIPES, Recipe, load_recipe
 
 PLANS = RECIPES / "published" / "plans.toml"
 SCORES = RECIPES / "published" / "scores.json"
 RUN_KEYS = ("training.init", "objective.teacher")  # name another stage
-FILE_KEYS = ("encoder.weights", "embedding.file", "data.text")  # name files outside the dataset
+WEIGHTS = "encoder.weights"
+FILE_KEYS = (WEIGHTS, "embedding.file", "data.text")  # name files outside the dataset
 HEADER = "# The stages and rows that `sightline reproduce` knows; results/tools/add_row.py adds to it.\n\n"
 
 
@@ -44,15 +45,18 @@ class Stage(Part):
         return [self.set[key] for key in RUN_KEYS if key in self.set]
 
     def files(self) -> list[str]:
-        found = [self.set[key] for key in FILE_KEYS if key in self.set]
-        return [name for value in found for name in ([value] if isinstance(value, str) else value)]
+        return [name for key in FILE_KEYS if key in self.set for name in file_names(key, self.set[key])]
+
+    def weights(self) -> list[str]:
+        """The encoder's file, or those of several encoders; none if the library has them."""
+        return file_names(WEIGHTS, self.set[WEIGHTS]) if WEIGHTS in self.set else []
 
     def overrides(self, paths: Paths) -> list[str]:
         """As ``--set`` takes them."""
         return [
             f"{key}={override_text(paths.value(key, value))}"
             for key, value in self.set.items()
-            if not (key == "encoder.weights" and paths.library_weights)
+            if not (key == WEIGHTS and paths.library_weights)
         ]
 
     def resolved(self, paths: Paths) -> Recipe:
@@ -128,9 +132,7 @@ class Paths:
     def value(self, key: str, value: Any) -> Any:
         if key in RUN_KEYS:
             return self.run(value)
-        if key in FILE_KEYS:
-            return self.file(value) if isinstance(value, str) else [self.file(name) for name in value]
-        return value
+        return with_names(key, value, self.file) if key in FILE_KEYS else value
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,19 @@ def other_contents(plans: Plans, stages: Mapping[str, Stage], paths: Paths) -> l
     """Files of these stages whose content is not that of the published rows."""
     names = dict.fromkeys(name for stage in stages.values() for name in stage.files() if name in plans.files)
     return [name for name in names if not _digest(Path(paths.file(name))).startswith(plans.files[name])]
+
+
+def file_names(key: str, value: str | Sequence[str]) -> list[str]:
+    """The files that a setting names; the weights of several encoders are joined by "+"."""
+    if isinstance(value, str):
+        return value.split(PLUS) if key == WEIGHTS else [value]
+    return list(value)
+
+
+def with_names(key: str, value: str | Sequence[str], rename: Callable[[str], str]) -> str | list[str]:
+    """The same setting with the names of its files changed."""
+    names = [rename(name) for name in file_names(key, value)]
+    return PLUS.join(names) if isinstance(value, str) else names
 
 
 def _digest(path: Path) -> str:

@@ -25,9 +25,8 @@ from sightline.io.files import counted
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, load_model_tensors
 from sightline.nn.decoders import build_decoder, build_embedding
 from sightline.nn.encoders import Encoder, build_encoder
-from sightline.nn.encoders.concatenation import PLUS
 from sightline.nn.hub import resolve
-from sightline.recipes.config import Distillation, PretrainedEncoder, Recipe
+from sightline.recipes.config import PLUS, Distillation, PretrainedEncoder, Recipe
 from sightline.tokenizers import Tokenizer, train_tokenizer
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.objectives import OBJECTIVES, Objective

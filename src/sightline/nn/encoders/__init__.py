@@ -9,10 +9,11 @@ from typing import Any
 from sightline.errors import ConfigError
 from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder
-from sightline.nn.encoders.concatenation import PLUS, Concatenation
+from sightline.nn.encoders.concatenation import Concatenation
 from sightline.nn.encoders.patches import Patches
 from sightline.nn.encoders.timm_model import ALIASES, TimmModel, find_architecture
 from sightline.nn.encoders.torchvision_cnn import NETWORKS, TorchvisionCNN
+from sightline.recipes.config import PLUS
 
 ENCODERS: dict[str, type[Encoder]] = {
     "patches": Patches,

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from sightline.errors import ConfigError
 from sightline.io.preprocess import Preprocess
 from sightline.nn.encoders.base import Encoder
-
-PLUS = "+"
+from sightline.recipes.config import PLUS
 
 
 class Concatenation(Encoder):
