@@ -13,12 +13,14 @@ from safetensors.torch import save_file
 from tiny_checkpoints import LENGTH, OPTIONS, tokenizer
 
 from sightline.cli import run
+from sightline.data import Example
 from sightline.errors import CheckpointError, ConfigError
 from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, save_checkpoint
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import Encoder, build_encoder, encoder_from_spec
 from sightline.onnx.export import encoder_session
 from sightline.recipes.config import load_recipe
+from sightline.training.feature_cache import FeatureCache
 from sightline.training.setup import encoder_options, start_from
 
 NAMES = ("efficientnet-lite0", "tiny-vit-5m")  # of different mean, standard deviation and depth
@@ -54,6 +56,26 @@ def test_its_spec_builds_it_again_and_onnxruntime_runs_it(both: Encoder) -> None
     grid, pooled = encoder_session(both, "float32")(pixels)
     assert torch.allclose(torch.as_tensor(grid), expected.grid, atol=1e-3)
     assert torch.allclose(torch.as_tensor(pooled), expected.pooled, atol=1e-3)
+
+
+@torch.no_grad()
+def test_features_cached_in_int8_are_near_those_of_each_alone(both: Encoder, tmp_path: Path) -> None:
+    """Only matrix products are computed in int8: TinyViT has them, EfficientNet has none and stays exact."""
+    pytest.importorskip("onnxscript")
+    photos = [tmp_path / f"{number}.png" for number in range(3)]
+    for seed, path in enumerate(photos):
+        Image.fromarray(np.random.default_rng(seed).integers(0, 255, (80, 120, 3), np.uint8)).save(path)
+    examples = [Example(path, ("a",), path.name) for path in photos]
+    cache = FeatureCache(both, examples, tmp_path / "cache", precision="int8").fill(batch_size=2)
+    features = cache.features(range(3))
+    sizes = [part.dimension for part in both.parts]  # type: ignore[union-attr]
+    bounds = [(0, 1e-3), (1e-3, 0.1)]  # half precision alone, and int8
+    for part, grid, pooled, (low, high) in zip(
+        both.parts, features.grid.split(sizes, 2), features.pooled.split(sizes, 1), bounds
+    ):
+        alone = part(torch.stack([part.preprocess(Image.open(path)) for path in photos]))  # type: ignore[operator, union-attr]
+        for found, exact in ((grid, alone.grid), (pooled, alone.pooled)):
+            assert low < float((found - exact).norm() / exact.norm()) < high
 
 
 def test_each_has_its_own_weights(both: Encoder, tmp_path: Path) -> None:
