@@ -19,9 +19,10 @@ from sightline.nn.checkpoint import CaptionModel, Checkpoint, load_checkpoint, s
 from sightline.nn.decoders import build_decoder
 from sightline.nn.encoders import Encoder, build_encoder, encoder_from_spec
 from sightline.onnx.export import encoder_session
-from sightline.recipes.config import load_recipe
+from sightline.recipes.config import load_recipe, parse_recipe
 from sightline.training.feature_cache import FeatureCache
 from sightline.training.setup import encoder_options, start_from
+from sightline.training.trainer import train
 
 NAMES = ("efficientnet-lite0", "tiny-vit-5m")  # of different mean, standard deviation and depth
 BOTH = "+".join(NAMES)
@@ -144,3 +145,17 @@ def test_added_encoders_keep_their_own_weights_where_a_run_starts_from_a_model()
     recipe = load_recipe("clip-coco", [f"encoder.name={BOTH}", "training.init=default"])
     assert encoder_options(recipe)["weights"] == "library"
     assert encoder_options(load_recipe("clip-coco", ["training.init=default"]))["weights"] == "random"
+
+
+def test_such_a_run_is_scored_at_its_start(tiny_flickr8k_kept: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    values = {
+        "encoder": {"name": NAMES[0], "weights": "random", "image_size": 64, "grid": 2},
+        "decoder": {"name": "transformer", "width": 16, "heads": 2, "blocks": 1},
+        "training": {"epochs": 1, "batch_size": 4},
+    }
+    train(parse_recipe(values), tiny_flickr8k_kept, tmp_path / "one")
+    wider = parse_recipe(values, [f"encoder.name={BOTH}", f"training.init={tmp_path / 'one'}"])
+    train(wider, tiny_flickr8k_kept, tmp_path / "both")
+    metrics = load_checkpoint(tmp_path / "both").metrics
+    assert metrics["start"]["bleu_1"] == pytest.approx(load_checkpoint(tmp_path / "one").metrics["val"]["bleu_1"])

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,10 @@ class Trainer:
         if self.settings.init is None or not fresh or self.recipe.data.text is not None:
             return
         with torch.random.fork_rng(devices=[]):
-            captions = self._val_captions(load_checkpoint(resolve(self.settings.init)))
+            start = load_checkpoint(resolve(self.settings.init))
+            if start.model.encoder.name != self.model.encoder.name:  # as yet, the added features have zero weights
+                start = replace(self.parts.checkpoint({}), decoding=start.decoding)
+            captions = self._val_captions(start)
         self.progress["start"] = self._val_scores(captions)
         log.info("%s as it is: %s", self.settings.init, scores_line(self.progress["start"]))
 
