@@ -30,7 +30,7 @@ TRIALS = (  # the experiments of trials.json, in the page's order
     "training budget", "sampled or fixed captions", "GloVe", "decoding options", "attention at inference",
     "hard attention from random weights", "soft attention trained on", "training stages on COCO",
     "METEOR in the reward", "ablations on COCO", "different words", "no content word twice", "pseudo-captions",
-    "training on pseudo-captions", "attention maps",
+    "training on pseudo-captions", "encoder trained on COCO", "attention maps",
 )  # fmt: skip
 
 
