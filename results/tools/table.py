@@ -33,9 +33,9 @@ LABELS = {  # short: the tables have many columns
 SHORT = ("bleu_1", "bleu_4", "meteor")  # the others are on the page of all scores
 PLAIN = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 README_ROWS = {
+    "clip-dinov2-coco-scst": "CLIP ViT-B/16 and DINOv2 ViT-S/14 + transformer, COCO and Flickr8k",
     "clip-coco-long": "CLIP ViT-B/16 + transformer, COCO and Flickr8k, the large model",
     "dinov2-coco-words": "DINOv2 ViT-S/14 + transformer, COCO and Flickr8k",
-    "dinov2-scst": "DINOv2 ViT-S/14 + transformer, Flickr8k's photos alone",
     "sat-hard-vgg19": "Show, Attend and Tell, hard attention, VGG-19",
     "nic-resnet50": "CNN + LSTM, ResNet-50, no attention",
 }

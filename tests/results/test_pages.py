@@ -221,5 +221,5 @@ def test_the_readme_shows_one_system_of_each_kind_and_marks_the_default_model() 
     assert [line for line in lines if line.startswith("| **")] == [
         line for line in lines if "the default model" in line
     ]
-    row = read_row(RESULTS / "dinov2-scst.json")
+    row = read_row(RESULTS / "clip-dinov2-coco-scst.json")
     assert cells(lines[0])[1:4] == [f"{row.test[key]:.1f}" for key in ("bleu_4", "meteor", "cider")]
