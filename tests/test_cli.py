@@ -80,6 +80,10 @@ def test_version(command: Command):
         (["watch", "photos/", "more/", "-o", "x.csv"], "extra argument"),
         (["train", "nic-resnet5", "--data", "x"], "nic-resnet50"),
         (["caption", "--csv", ""], "the argument after `sightline caption --csv` is empty"),
+        (
+            ["explain", "a.jpg", "-o", "a.png", "--candidates", "3"],
+            "a.png shows one caption: --candidates is for",
+        ),
         (["bulk", "photos/", "-o", ""], "the argument after `sightline bulk photos/ -o` is empty"),
     ],
 )
@@ -192,6 +196,12 @@ def test_a_spoilt_model_folder_is_one_line(command: Command, photos: list[Path],
     assert len(outcome.complaints) == 1, outcome.err
     assert words in outcome.err
     assert "should not happen" not in outcome.err
+
+
+def test_a_misspelt_shipped_model_has_the_nearest_name(command: Command, photos: list[Path]) -> None:
+    outcome = command("caption", photos[0], "--model", "larg")
+    assert (outcome.code, len(outcome.complaints)) == (1, 1)
+    assert "there is no model folder 'larg' (did you mean 'large'?)" in outcome.err
 
 
 def test_a_missing_model_folder_is_one_line(command: Command, photos: list[Path], tmp_path: Path):

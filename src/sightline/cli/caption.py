@@ -318,6 +318,8 @@ def explain(
         if not source:
             raise ImageError("standard input is empty: give a photo, as in `sightline explain - < dog.jpg`")
     options = decoding_options(settings, beam=beam, candidates=candidates)
+    if options.get("candidates", 1) > 1 and target.suffix.lower() == ".png":
+        raise ConfigError(f"{printable(target)} shows one caption: --candidates is for pages, as in -o dog.html")
 
     from sightline.engine.captioner import load
     from sightline.explain import explain as run

@@ -90,7 +90,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Sampling only: the sam
 SAMPLING_ONLY = ("temperature", "top_k", "top_p", "seed")
 SetDecoding = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. top_p=0.9; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set any decoding option, e.g. no_repeat_words=true; repeatable."),
 ]
 
 

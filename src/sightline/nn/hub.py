@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline import __version__
-from sightline.errors import CheckpointError, ConfigError, SightlineError, require
+from sightline.errors import CheckpointError, ConfigError, SightlineError, nearest, require
 from sightline.io.files import atomic_folder, models_folder, printable, user_path
 from sightline.io.model_files import LARGEST_JSON, WEIGHTS, read_weights, shards
 
@@ -104,7 +104,11 @@ def resolve(name: str | Path) -> Path:
     if is_hub_name(name) and kept(str(name)).is_dir():
         return kept(str(name))
     _check_not_recipe(str(name))
-    return fetch(str(name)) if is_hub_name(name) else path
+    if is_hub_name(name):
+        return fetch(str(name))
+    if hint := nearest(str(name), (DEFAULT_MODEL.name, LARGE)):
+        raise CheckpointError(f"there is no model folder {str(name)!r}{hint}: `sightline models` lists models")
+    return path
 
 
 def _check_not_recipe(name: str) -> None:
