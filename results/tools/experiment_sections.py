@@ -27,7 +27,8 @@ def blocks(folder: Path) -> dict[str, str]:
 
 TRIALS = (  # the experiments of trials.json, in the page's order
     "training stages", "language pre-training", "small encoders", "small model's stages", "two encoders as one",
-    "two encoders as one, on COCO", "training budget", "sampled or fixed captions", "GloVe", "decoding options",
+    "two encoders as one, on COCO", "training budget", "sampled or fixed captions",
+    "sampled or fixed captions, thirty epochs", "GloVe", "decoding options",
     "attention at inference", "hard attention from random weights", "soft attention trained on",
     "training stages on COCO", "METEOR in the reward", "ablations on COCO", "different words",
     "no content word twice", "pseudo-captions", "training on pseudo-captions", "encoder trained on COCO",
